@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject, QTimer, Slot
+from PySide6.QtGui import QTextCursor
 
 from app.settings import SettingsStore, remember_model
 from app.theme import text_scale
@@ -54,6 +55,7 @@ class WindowState(QObject):
         window.transcript.colors.choose(settings.color_by)
         window.menus.show_previous.setChecked(settings.show_previous)
         window.prompt.edit.setPlainText(settings.run.prompt)  # Which can't be undone.
+        window.prompt.edit.moveCursor(QTextCursor.MoveOperation.End)
         window.prompt.edit.setFocus()
         window.controls.engine.servers.update(settings.servers)
         window.controls.apply(settings.run)

@@ -7,8 +7,9 @@ from dataclasses import make_dataclass, replace
 
 import pytest
 from PySide6.QtCore import QMimeData, Qt, QUrl
+from PySide6.QtGui import QGuiApplication
 
-from app.setup.setting_fields import SettingsForm
+from app.setup.setting_fields import PlainSpin, SettingsForm
 from core.settings import SamplingParams, declared, setting
 
 
@@ -87,16 +88,33 @@ def test_a_decimal_comma_is_read_as_a_point(window, qtbot, name, typed, expected
     assert getattr(window.controls.request("x").sampling, name) == expected
 
 
+def test_a_comma_between_thousands_and_a_tiny_temperature_keep_their_meaning(window, qtbot):
+    spin = PlainSpin()
+    qtbot.addWidget(spin)
+    spin.setMaximum(1e6)
+    spin.selectAll()
+    qtbot.keyClicks(spin, "2,500")
+    assert spin.value() == 2_500
+    temperature = window.controls.fields["temperature"]
+    temperature.set_value(0.00004)
+    assert (temperature.value(), temperature.spin.text()) == (0.0001, "0.0001"), "not greedy"
+
+
 def test_a_long_system_prompt_reaches_the_request_whole(window):
     window.controls.fields["system"].setText("x" * 40_000)
     assert len(window.controls.request("p").system) == 40_000
 
 
-def test_files_dropped_on_the_prompt_are_refused_and_a_text_or_a_link_is_not(window):
+def test_files_dropped_or_pasted_on_the_prompt_are_refused_and_a_text_or_a_link_is_not(window):
     for url, is_taken in (("file:///run.jsonl", False), ("https://example.org/", True)):
         data = QMimeData()
         data.setUrls([QUrl(url)])
+        data.setText(url)
         assert window.prompt.edit.canInsertFromMimeData(data) is is_taken, url
+        QGuiApplication.clipboard().setMimeData(data)
+        before = window.prompt.text()
+        window.prompt.edit.paste()
+        assert (window.prompt.text() != before) is is_taken, url
     data = QMimeData()
     data.setText("def f():")
     assert window.prompt.edit.canInsertFromMimeData(data)

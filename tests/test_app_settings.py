@@ -294,10 +294,12 @@ def test_a_settings_file_with_a_byte_order_mark_is_read_whole(tmp_path):
     assert (store.load().theme, store.problem) == (ThemeMode.DARK, "")
 
 
-def test_undo_right_after_the_start_leaves_the_saved_prompt(window):
+def test_undo_right_after_the_start_leaves_the_saved_prompt_and_typing_continues_it(window, qtbot):
     saved = window.prompt.text()
     window.prompt.edit.undo()
     assert window.prompt.text() == saved != ""
+    qtbot.keyClicks(window.prompt.edit, "x")
+    assert window.prompt.text() == f"{saved}x"
 
 
 def test_the_window_builds_without_arguments_and_without_a_model(sound_binding, qtbot):

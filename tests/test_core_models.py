@@ -190,6 +190,8 @@ def test_with_tiktoken_any_tokenizer_model_is_left_to_loading(folder, monkeypatc
     (folder / "tokenizer.json").rename(folder / "tokenizer.model")
     monkeypatch.setattr(importlib.metadata, "distributions", lambda name: [name] if name == "tiktoken" else [])
     assert vocabulary_problem(folder, os.listdir(folder), "Llama 3") is None
+    (folder / "tokenizer.model").write_bytes(b"\n\x0e\n\x05<unk>")  # SentencePiece's own.
+    assert "pip install sentencepiece" in vocabulary_problem(folder, os.listdir(folder), "Llama 2")
 
 
 def test_a_tekken_file_is_read_without_its_authors_package(folder):

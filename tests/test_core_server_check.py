@@ -262,8 +262,10 @@ def test_first_tokens_that_follow_the_servers_own_logprobs_tell_other_weights_fr
 
 @pytest.mark.parametrize("is_behind", [False, True])
 def test_logprobs_may_be_reported_before_or_after_the_temperature_and_differ_a_little_each_time(is_behind):
+    generator = torch.Generator().manual_seed(1)
+
     def wobbling(ids: Sequence[int]) -> torch.Tensor:
-        return TARGET(ids) + 0.03 * torch.randn(V)
+        return TARGET(ids) + 0.03 * torch.randn(V, generator=generator)
 
     report = checked(speculating, temperature=0.5, samples=300, first=wobbling, is_behind=is_behind)
     assert report.distribution.tests[0].name == "own logprobs"

@@ -100,7 +100,7 @@ def add_parser(commands: Any) -> None:
         (),
         action=Listing,
     )
-    text = "length of every run, even if the text would end earlier; for a server: the most"
+    text = "length of every run, even if the text would end earlier; a server's texts may end earlier"
     option(contest, "--max-new-tokens N", text, positive_whole_number, 64)
     option(contest, "--rounds N", "measured rounds, after a warm-up", positive_whole_number, 5)
     option(contest, "--seed N", "random seed", whole_number, 0)

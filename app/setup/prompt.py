@@ -59,6 +59,11 @@ class PromptEdit(QPlainTextEdit):
         """Refuse a dropped file, whose address would become part of the prompt."""
         return not any(url.isLocalFile() for url in source.urls()) and super().canInsertFromMimeData(source)
 
+    def insertFromMimeData(self, source: QMimeData) -> None:
+        """Refuse a pasted file, too, which Qt doesn't ask about."""
+        if self.canInsertFromMimeData(source):
+            super().insertFromMimeData(source)
+
 
 class PromptReading(QPlainTextEdit):
     """A read-only view of a rendered prompt."""

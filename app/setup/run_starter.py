@@ -14,7 +14,7 @@ from app.setup.setting_fields import set_value
 from core.analysis.advice import Advice
 from core.draft_length import DraftLength
 from core.drafters.registry import METHODS
-from core.errors import OutriderError
+from core.errors import OutriderError, SettingsError
 from core.runlog.replay import request_from_config
 from core.settings import RunRequest
 
@@ -64,10 +64,16 @@ class RunStarter(QObject):
 
     @Slot(object)
     def replay(self, request: RunRequest) -> None:
+        """Start a kept run anew; why it can't be is said where it was chosen."""
+        try:
+            self._replay(request)
+        except OutriderError as error:
+            self._window.runs.show_problem(str(error))
+
+    def _replay(self, request: RunRequest) -> None:
         """Start a run with the settings of an earlier one, all of which the form then shows."""
         if request.engine and request.engine not in self._controls.engine.servers:
-            self._window.runs.show_problem(f"That run was on {request.engine}. Add that server under Engine first.")
-            return
+            raise SettingsError(f"That run was on {request.engine}. Add that server under Engine first.")
         # The controls show the replayed settings; the request itself may hold more than they can show.
         self._prompt.set_text(request.prompt)
         self._controls.apply(settings_of(request, self._controls.settings(request.prompt)))
@@ -135,6 +141,6 @@ class RunStarter(QObject):
             self._controls.change(settings)
         if advice.repeats:
             try:
-                self.replay(request_from_config(self._window.run_view.config))
+                self._replay(request_from_config(self._window.run_view.config))
             except OutriderError as error:
                 self._banner.show_sentence(str(error))

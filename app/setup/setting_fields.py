@@ -163,7 +163,7 @@ def _spin(item: Field[Any]) -> QSpinBox | QDoubleSpinBox:
     low, high, step = rules["min"], rules.get("window_max", rules.get("max")), rules.get("step", 1)
     spin: QSpinBox | QDoubleSpinBox
     if isinstance(item.default, float):
-        places = (len(f"{Decimal(str(number)):f}".partition(".")[2]) for number in (step, item.default))
+        places = (len(f"{Decimal(str(number)):f}".partition(".")[2]) for number in (step, low, item.default))
         spin, decimals = PlainSpin(), max(4, *places)
         spin.setDecimals(decimals)
         spin.setRange(low + 10**-decimals if rules.get("above") else low, high)
@@ -171,7 +171,7 @@ def _spin(item: Field[Any]) -> QSpinBox | QDoubleSpinBox:
     else:
         spin = QSpinBox()
         spin.setRange(*(int(max(-LARGEST_INT - 1, min(bound, LARGEST_INT))) for bound in (low, high)))
-        spin.setSingleStep(int(step))
+        spin.setSingleStep(min(int(step), LARGEST_INT))
     if rules.get("off") == low:
         spin.setSpecialValueText(OFF)
     elif isinstance(spin, PlainSpin):

@@ -23,7 +23,9 @@ class NumberSpin(QDoubleSpinBox):
 
     def validate(self, text: str, position: int) -> tuple[QValidator.State, str, int]:
         """Make a comma the point of the field's locale; Qt would drop it, and 0,7 would become 0."""
-        return super().validate(text.replace(",", self.locale().decimalPoint()), position)
+        if self.maximum() < 1_000:  # Else it may stand between thousands.
+            text = text.replace(",", self.locale().decimalPoint())
+        return super().validate(text, position)
 
 
 class SliderSpin(QWidget):
@@ -113,7 +115,8 @@ class SliderSpin(QWidget):
 
     @Slot(float)
     def _take(self, value: float) -> None:
-        value = round(value, MOST_DECIMALS)
+        least = 10.0**-MOST_DECIMALS  # A temperature above 0 doesn't become 0.
+        value = max(least, round(value, MOST_DECIMALS)) if value > 0 else value
         needed = len(f"{value:.{MOST_DECIMALS}f}".rstrip("0").partition(".")[2])
         with QSignalBlocker(self.slider), QSignalBlocker(self.spin):
             self.slider.setValue(round(value * self._scale))

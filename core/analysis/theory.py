@@ -191,7 +191,7 @@ class _Quantities:
         self.steps = sums.table()
         drafted, is_timed = self.steps[:, _DRAFTED], self.steps[:, _IS_TIMED] > 0
         lengths = [k for k, times in sorted(sums.verify_by_length.items()) if len(times) >= LEAST_TIMED]
-        self.lengths = lengths or [sums.usual_length]
+        self.lengths = lengths or sorted(sums.verify_by_length)
         # As in `Tally.level_ms`: c leaves out a block that was cut short.
         self.steps[~is_timed, _DRAFT_MS] = self.steps[~is_timed, _LEVELS] = 0.0
         self._groups = [np.flatnonzero(is_timed & (drafted == k)) for k in self.lengths]

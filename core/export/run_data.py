@@ -19,7 +19,7 @@ from core.runlog.reading import RunLog, mapping_of, number_of, text_of
 from core.runlog.replay import damage_note, events
 from core.runlog.store import moment_of
 from core.settings import VerificationRule
-from core.text import server_text, spaced_percent
+from core.text import percent_text, server_text, spaced_percent
 from core.types import BaselineStep, Finished, FinishReason, Step, StepSource, Summary
 
 SOURCES = frozenset({"target_source", "draft_source"})
@@ -228,12 +228,19 @@ def without_folders(sentence: str) -> str:
 
 
 def numbered(refs: Iterable[Any]) -> dict[str, str]:
-    """The name of each reference, as in `named`; those that would share a name are numbered."""
+    """The name of each reference, as in `named`; different ones that would share a name are numbered."""
     names: dict[str, str] = {}
+    known: dict[str, str] = {}
     for ref in refs:
         if isinstance(ref, str) and ref not in names:
-            others = sum(named(other) == named(ref) for other in names)
-            names[ref] = f"{named(ref)} ({others + 1})" if others else named(ref)
+            place = str(PureWindowsPath(ref))  # Of either kind of slash, and without the last one.
+            if place not in known:
+                name, number = str(named(ref)), 1
+                while name in known.values():
+                    number += 1
+                    name = f"{named(ref)} ({number})"
+                known[place] = name
+            names[ref] = known[place]
     return names
 
 
@@ -318,7 +325,9 @@ class Figure:
 
     def format(self, value: float | None) -> str:
         """A value of the figure, or of a mean of several runs."""
-        return UNKNOWN if value is None or not math.isfinite(value) else spaced_percent(self.form.format(value))
+        if value is None or not math.isfinite(value):
+            return UNKNOWN
+        return percent_text(value, 1) if self.form == "{:.1%}" else spaced_percent(self.form.format(value))
 
 
 def _logged(

@@ -186,6 +186,6 @@ def _eos_ids(model: Any, tokenizer: Any) -> frozenset[int]:
     for source in (getattr(model, "generation_config", None), model.config, tokenizer):
         ids = getattr(source, "eos_token_id", None)
         listed = ids if isinstance(ids, list | tuple) else [ids]
-        if valid := frozenset(end for end in listed if type(end) is int):
+        if valid := frozenset(end for end in listed if type(end) is int and end >= 0):
             return valid
     return frozenset()

@@ -46,7 +46,7 @@ def siblings(step: Step, slot: int) -> list[int]:
 
 def draft_shares(step: Step) -> list[float]:
     """The draft's probability of each drafted token before any of its siblings was drawn, if the evidence holds it; at
-    temperature 0 that at 1."""
+    temperature 0 those at 1."""
     shares, places = list(step.draft_probs), tuple(step.evidence)
     for first in {siblings(step, node)[0] for node in range(len(step.drafted))} if step.parents else ():
         if first >= len(places):

@@ -229,7 +229,8 @@ class Words:
             word = outcome if fate is Fate.ACCEPTED else "passes" if is_passed else "rejected"
             return f"p {short(p)} {'>' if is_passed else '≤'} {short(least)}, {word}"
         if self._decider is not Decider.DRAW:
-            return f"p {short(p)}, {outcome}"
+            is_unknown = self._decider is Decider.TYPICAL and fate is Fate.REJECTED  # An older log has no threshold.
+            return f"p {short(p)}, {'not accepted' if is_unknown else outcome}"
         if fate is Fate.UNTESTED:
             return outcome
         u, chance = known(step.uniforms, node), known(step.acceptance_probs, node)

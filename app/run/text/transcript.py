@@ -372,7 +372,7 @@ def _facts(span: Span, step: Step, coupling: Coupling) -> list[tuple[str, str]]:
     if span.slot < len(step.drafted):
         figures = {f"Draft probability{of_draft}": step.draft_probs[span.slot]}
         # Where draws decide, a later candidate's p is of what the earlier ones leave.
-        if not step.uniforms or siblings(step, span.slot)[0] == span.slot:
+        if not step.uniforms or not step.temperature or siblings(step, span.slot)[0] == span.slot:
             figures = {f"Target probability{of_draft}": step.target_probs[span.slot], **figures}
         if coupling is Coupling.REJECTION:
             figures["Acceptance probability"] = step.acceptance_probs[span.slot]

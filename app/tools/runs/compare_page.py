@@ -32,7 +32,7 @@ from core.text import percent_text
 ROW_HEIGHT = 28
 TITLE_WIDTH, RUN_WIDTH, WIDE_RUN_WIDTH, GROUP_WIDTH = 246, 100, 150, 190
 HEADER_HEIGHT, NAME_LINE = 30, 16
-DIFFERING, SAME, AGREEING = "Settings that differ", "No setting differs", "Shared settings"
+DIFFERING, SAME, AGREEING = "What differs", "Nothing differs", "What the runs share"
 RESULTS, WITH_BEST = "Results", "Results (bold: best)"
 MEANS, MEANS_WITH_BEST = "Results: mean (lowest to highest)", "Results: mean (lowest to highest), best in bold"
 SAME_GROUP = "Only seed or prompt may differ"

@@ -383,5 +383,5 @@ def _spread_text(figure: Figure, values: Sequence[float], num_runs: int) -> str:
     if not values:
         return figure.format(None)
     mean, low, high = (figure.format(value) for value in (fmean(values), min(values), max(values)))
-    part = f" in {len(values)} of {num_runs}" if len(values) < num_runs else ""
+    part = f" in {len(values)} of {num_runs} runs" if len(values) < num_runs else ""
     return f"{mean if low == high else f'{mean} ({low} to {high})'}{part}"

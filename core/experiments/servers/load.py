@@ -66,7 +66,7 @@ class LoadPlan:
         return len(self.concurrency) * self.repeats * (2 if self.baseline else 1)
 
     def requests(self, server: Server, concurrency: int, repeat: int) -> list[RunRequest]:
-        """Those of a cell: each prompt equally often, and several for each of many workers.
+        """Those of a cell: each prompt equally often, and at least three for each of several workers.
 
         The measurement ends with the first worker that finds no more work: with one each, with the shortest text.
         """
@@ -177,8 +177,8 @@ def _acceptance(answers: Sequence[Answer], grown: Snapshot | None) -> float | No
     reported = [answer.reported for answer in answers]
     drafted = [item.draft_tokens for item in reported if item is not None and item.draft_tokens is not None]
     accepted = [item.accepted_tokens for item in reported if item is not None and item.accepted_tokens is not None]
-    if len(drafted) == len(accepted) == len(answers):
-        return sum(accepted) / sum(drafted) if sum(drafted) else None
+    if len(drafted) == len(accepted) == len(answers) and any(drafted):
+        return sum(accepted) / sum(drafted)
     return None if grown is None else grown.acceptance_rate
 
 

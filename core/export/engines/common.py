@@ -65,15 +65,15 @@ def shell_command(*words: Iterable[str]) -> str:
 
 
 def local_command(*words: Iterable[str]) -> str:
-    """A command for this machine's shell: on Windows one line, for PowerShell and, without its own quotes, for cmd."""
+    """A command for this machine's shell: on Windows one line, for PowerShell; without $, ` and ", for cmd, too."""
     if sys.platform != "win32":
         return shell_command(*words)
     return " ".join(_quoted(plain(word)) for group in words for word in group) + "\n"
 
 
 def _quoted(word: str) -> str:
-    if re.search(r"[$`%\"'’‘“”]", word):  # In double quotes, both shells would read some of these.
-        return "'" + re.sub(r"(['’‘])", r"\1\1", word) + "'"
+    if re.search(r"[$`\"“”„]", word):  # In double quotes, PowerShell would read these.
+        return "'" + re.sub(r"(['‘’‚‛])", r"\1\1", word) + "'"
     # A space forces the quotes, which PowerShell also needs around ; & ( and others.
     is_safe = re.fullmatch(r"[\w.:/\\=-]+", word)
     return word if is_safe else subprocess.list2cmdline([f" {word}"]).replace(" ", "", 1)

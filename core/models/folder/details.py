@@ -238,7 +238,7 @@ def _uncached_layers(config: Mapping[str, Any], kinds: Sequence[Any], layers: in
         return times * sum(are_uncached) + sum(are_uncached[:rest])
     for name in ("attn_layer_indices", "full_attn_idxs"):  # Bamba's, LFM2's.
         if isinstance(config.get(name), list):
-            return max(0, layers - len(config[name]))
+            return layers - len({at for at in config[name] if type(at) is int and 0 <= at < layers})
     # Jamba's first one is at its offset; Qwen3-Next's is the last of an interval.
     if period := positive_number(config, "attn_layer_period"):
         return layers - max(0, -(-(layers - positive_number(config, "attn_layer_offset")) // period))

@@ -32,7 +32,7 @@ _SLOWEST_RATE = 10_000_000
 """Bytes of float32 that any machine unpacks and writes per second of processor time."""
 _UNPACKING_SHARE = 0.7
 """Unpacking's share of the time; the rest is writing."""
-_SIZES = "sizes-4.json"
+_SIZES = "sizes-5.json"
 """Written last: the sizes of a conversion's other files by name. Another number makes all conversions anew."""
 
 _DOWNLOAD_AGAIN = "Download it again, or choose another file."

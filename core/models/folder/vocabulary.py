@@ -93,12 +93,18 @@ def vocabulary_problem(folder: Path, names: Iterable[str], title: str) -> str | 
             return own_code_needed(title)
     lacking = [name for name in needed if not any(importlib.metadata.distributions(name=name))]
     # With tiktoken, transformers reads what isn't SentencePiece's, such as Llama 3's tokenizer.model.
-    if lacking and not any(importlib.metadata.distributions(name="tiktoken")):
+    if lacking and (_is_sentencepiece(folder) or not any(importlib.metadata.distributions(name="tiktoken"))):
         return (
             f"The tokenizer of {title} needs {' and '.join(lacking)}. Install what is missing with "
             f"`pip install {' '.join(lacking)}`, or choose another model."
         )
     return None
+
+
+def _is_sentencepiece(folder: Path) -> bool:
+    with contextlib.suppress(OSError), (folder / "tokenizer.model").open("rb") as file:
+        return file.read(1) == b"\n"  # The tag of its first piece; tiktoken's files are text.
+    return False
 
 
 def own_code_needed(title: str) -> str:
