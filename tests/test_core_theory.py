@@ -64,11 +64,11 @@ def test_c_and_the_best_length_leave_out_a_block_that_the_texts_end_cut_short():
     assert (diagnose(only, PLAIN).cost, speedup_theory(only, PLAIN)) == (None, None)
 
 
-def test_where_no_length_ran_five_times_v_is_that_of_all_that_ran():
-    steps = [*drawn(0.8, 4, count=4, verify_ms=30.0), *drawn(0.8, 6, count=2, verify_ms=90.0)]
+def test_where_no_length_ran_five_times_v_is_that_of_those_that_ran_most_often():
+    steps = [*drawn(0.8, 4, count=4, verify_ms=30.0), *drawn(0.8, 2, count=1, verify_ms=300.0)]
     found = theory_of(steps, PLAIN)
     assert found.verify.values[4] == diagnose(Tally(steps), PLAIN).verify_cost == pytest.approx(3.0)
-    assert (found.verify.values[6], found.longest) == (pytest.approx(9.0), 6)
+    assert found.longest == 4
 
 
 def test_a_draft_that_is_never_right_has_no_best_k_and_one_always_right_the_longest():

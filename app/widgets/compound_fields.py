@@ -23,9 +23,7 @@ class NumberSpin(QDoubleSpinBox):
 
     def validate(self, text: str, position: int) -> tuple[QValidator.State, str, int]:
         """Make a comma the point of the field's locale; Qt would drop it, and 0,7 would become 0."""
-        if self.maximum() < 1_000:  # Else it may stand between thousands.
-            text = text.replace(",", self.locale().decimalPoint())
-        return super().validate(text, position)
+        return super().validate(text.replace(",", self.locale().decimalPoint()), position)
 
 
 class SliderSpin(QWidget):

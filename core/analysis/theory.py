@@ -190,8 +190,9 @@ class _Quantities:
     def __init__(self, sums: Tally, plain: PlainStep, baseline: Tally | None, num_resamples: int) -> None:
         self.steps = sums.table()
         drafted, is_timed = self.steps[:, _DRAFTED], self.steps[:, _IS_TIMED] > 0
-        lengths = [k for k, times in sorted(sums.verify_by_length.items()) if len(times) >= LEAST_TIMED]
-        self.lengths = lengths or sorted(sums.verify_by_length)
+        # Of a short run, the lengths that ran as often as any: a single slow block decides nothing.
+        least = min(LEAST_TIMED, max(map(len, sums.verify_by_length.values()), default=0))
+        self.lengths = [k for k, times in sorted(sums.verify_by_length.items()) if len(times) >= least]
         # As in `Tally.level_ms`: c leaves out a block that was cut short.
         self.steps[~is_timed, _DRAFT_MS] = self.steps[~is_timed, _LEVELS] = 0.0
         self._groups = [np.flatnonzero(is_timed & (drafted == k)) for k in self.lengths]

@@ -32,7 +32,7 @@ from core.text import percent_text
 ROW_HEIGHT = 28
 TITLE_WIDTH, RUN_WIDTH, WIDE_RUN_WIDTH, GROUP_WIDTH = 246, 100, 150, 190
 HEADER_HEIGHT, NAME_LINE = 30, 16
-DIFFERING, SAME, AGREEING = "What differs", "Nothing differs", "What the runs share"
+DIFFERING, SAME, AGREEING = "What differs", "No setting or machine differs", "What the runs share"
 RESULTS, WITH_BEST = "Results", "Results (bold: best)"
 MEANS, MEANS_WITH_BEST = "Results: mean (lowest to highest)", "Results: mean (lowest to highest), best in bold"
 SAME_GROUP = "Only seed or prompt may differ"
@@ -224,8 +224,8 @@ class ComparePage(QWidget):
         self.grouping = quiet_button(GROUP, "compareGroup", GROUP, GROUP_HELP)
         self.grouping.setCheckable(True)
         self.grouping.clicked.connect(self._on_group)
-        title = "Show shared settings"
-        self.agreeing = quiet_button(title, "compareAgreeing", title, "List the settings that don't differ")
+        title = "Show what the runs share"
+        self.agreeing = quiet_button(title, "compareAgreeing", title, "List the settings and machines that are the same")
         self.agreeing.setCheckable(True)
         help_text = "Write an HTML report of the runs side by side, with their texts"
         self.export = quiet_button("Export…", "compareExport", "Export…", help_text, self._on_export, role="")
@@ -262,7 +262,7 @@ class ComparePage(QWidget):
     def show_comparison(self, comparison: Comparison) -> None:
         """Show these runs."""
         self._comparison, names = comparison, comparison.names
-        self.agreeing.setText(f"Show shared settings ({len(comparison.agreeing)})")
+        self.agreeing.setText(f"Show what the runs share ({len(comparison.agreeing)})")
         self.grouping.setChecked(comparison.is_grouped)
         has_room = len(comparison.runs) <= MAX_RUNS
         self.grouping.setEnabled(comparison.can_group and has_room)

@@ -177,8 +177,8 @@ def _acceptance(answers: Sequence[Answer], grown: Snapshot | None) -> float | No
     reported = [answer.reported for answer in answers]
     drafted = [item.draft_tokens for item in reported if item is not None and item.draft_tokens is not None]
     accepted = [item.accepted_tokens for item in reported if item is not None and item.accepted_tokens is not None]
-    if len(drafted) == len(accepted) == len(answers) and any(drafted):
-        return sum(accepted) / sum(drafted)
+    if len(drafted) == len(accepted) == len(answers):
+        return sum(accepted) / sum(drafted) if any(drafted) else None
     return None if grown is None else grown.acceptance_rate
 
 

@@ -72,7 +72,7 @@ def local_command(*words: Iterable[str]) -> str:
 
 
 def _quoted(word: str) -> str:
-    if re.search(r"[$`\"“”„]", word):  # In double quotes, PowerShell would read these.
+    if re.search(r"\$[\w({:?^$]|[`\"“”„]", word):  # In double quotes, PowerShell would read these.
         return "'" + re.sub(r"(['‘’‚‛])", r"\1\1", word) + "'"
     # A space forces the quotes, which PowerShell also needs around ; & ( and others.
     is_safe = re.fullmatch(r"[\w.:/\\=-]+", word)

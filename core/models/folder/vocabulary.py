@@ -92,8 +92,9 @@ def vocabulary_problem(folder: Path, names: Iterable[str], title: str) -> str | 
         if has_class or (not needed and fnmatch.filter(names, "*.tiktoken")):
             return own_code_needed(title)
     lacking = [name for name in needed if not any(importlib.metadata.distributions(name=name))]
-    # With tiktoken, transformers reads what isn't SentencePiece's, such as Llama 3's tokenizer.model.
-    if lacking and (_is_sentencepiece(folder) or not any(importlib.metadata.distributions(name="tiktoken"))):
+    # With tiktoken, transformers reads a tokenizer.model that isn't SentencePiece's, such as Llama 3's.
+    may_be_tiktoken = "tokenizer.model" in names and not _is_sentencepiece(folder)
+    if lacking and not (may_be_tiktoken and any(importlib.metadata.distributions(name="tiktoken"))):
         return (
             f"The tokenizer of {title} needs {' and '.join(lacking)}. Install what is missing with "
             f"`pip install {' '.join(lacking)}`, or choose another model."
