@@ -225,7 +225,7 @@ class ComparePage(QWidget):
         self.grouping.setCheckable(True)
         self.grouping.clicked.connect(self._on_group)
         title = "Show what the runs share"
-        self.agreeing = quiet_button(title, "compareAgreeing", title, "List the settings and machines that are the same")
+        self.agreeing = quiet_button(title, "compareAgreeing", title, "List settings and machines that are the same")
         self.agreeing.setCheckable(True)
         help_text = "Write an HTML report of the runs side by side, with their texts"
         self.export = quiet_button("Export…", "compareExport", "Export…", help_text, self._on_export, role="")
