@@ -221,7 +221,7 @@ def test_a_reproducible_run_shows_what_rejection_would_have_accepted(window, run
     run_to_end(window)
     assert tile.note.text().startswith("of drafted, predicted")
     assert plot.predicted_sample.accessibleName().startswith("predicted: ")
-    assert "under block verification from its own weights" in plot.predicted_sample.accessibleName()
+    assert "Under block verification, the weights are those of its own test" in plot.predicted_sample.accessibleName()
     window.controls.fields["coupling"].click()
     run_to_end(window)
     rate = window.run_view.predicted_acceptance
