@@ -254,8 +254,9 @@ def test_the_text_gets_the_focus_of_a_button_that_a_run_disables_or_hides(shown,
     press(shown.prompt.run_button)
     assert shown.transcript.view.hasFocus()
     qtbot.waitUntil(lambda: shown.prompt.stop_button.isEnabled())
-    press(shown.prompt.stop_button)
-    qtbot.waitUntil(lambda: shown.controller.state is RunState.IDLE)
+    with qtbot.waitSignal(shown.live.run_shown):  # Its end hides what stands above the text.
+        press(shown.prompt.stop_button)
+    assert shown.controller.state is RunState.IDLE
     assert shown.transcript.view.hasFocus()
     again = shown.conclusion.findChild(QAbstractButton)
     for widget in (shown.conclusion, again):
