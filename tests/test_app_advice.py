@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from app.controller import RunState
+from app.run.conclusion import conclusion_of
 from app.run.pacing import Pace
 from app.run.run_view import RunView
 from app.run.speed.speed import speed_report
@@ -165,3 +166,10 @@ def test_the_sentence_on_top_of_a_slow_run_has_its_advice_applied_with_one_click
     assert line.text.text().startswith("Try this: Use prompt lookup")
     line.button.click()
     assert window.controls.method.method.name == "prompt-lookup"
+
+
+def test_the_run_page_and_the_speed_page_agree_on_a_short_run():
+    run = run_of(drawn(0.8, 4, count=12))
+    run.summary = replace(run.summary, measured_speedup=2.4)
+    assert conclusion_of(run).headline.startswith("2.40 times as fast")
+    assert "drafting pays here" in speed_report(run).headline

@@ -270,7 +270,7 @@ def test_a_run_without_evidence_says_so_and_one_with_it_shows_correlations(qtbot
     [
         ((), EMPTY),
         ((make_step(0, 9, num_draft_tokens=0, num_accepted=0),) * 30, UNDRAFTED),
-        (drawn(0.8, 4, count=7), "too few steps to tell: 7 drafted"),
+        (drawn(0.8, 4, count=7), "×, but too few steps to tell."),
         (drawn(0.0, 4, count=50), "other settings should pay"),
     ],
 )

@@ -93,7 +93,11 @@ def test_a_few_blocks_tell_nothing():
     assert not found.is_enough
     assert found.main_limit is None
     (advice,) = advise(Tally(steps), found, MODEL)
-    assert str(LEAST_BLOCKS) in advice.text
+    assert "20 steps that draft, and this run had 19: generate about 100 tokens" in advice.text
+    assert advice.settings == {"max_new_tokens": 100}
+    (advice,) = advise(Tally(steps), found, {**MODEL, "max_new_tokens": 128})
+    assert "a prompt with a longer answer" in advice.text
+    assert not advice.settings, "the setting is no limit"
     assert diagnose(Tally([*steps, steps[0]]), PLAIN).is_enough
 
 
@@ -174,7 +178,9 @@ def test_prompt_lookup_is_named_where_the_text_repeats_itself_and_only_there():
     count = sum(len(step.emitted) for step in steps)
     copied = [token % 37 for token in range(count)]
     config = {**MODEL, "prompt_token_ids": list(range(37))}
-    assert promises(steps, config, copied)[0].text.startswith("Use prompt lookup")
+    advice = promises(steps, config, copied)[0]
+    assert advice.text.startswith("Use prompt lookup with K = 4")
+    assert advice.settings["num_draft_tokens"] == 4, "of the forecast, where a tree's run had other ones"
     new = list(range(1000, 1000 + count))
     assert not any("lookup" in advice.text for advice in promises(steps, config, new))
 
@@ -204,6 +210,9 @@ def test_steps_that_found_nothing_are_counted():
     few = [make_step(0, 0)] * 80 + [make_step(1, 1)] * 3
     (advice,) = promises(few, {**MODEL, "num_draft_tokens": "auto"})
     assert "3 of 83 steps" in advice.text
+    often = [make_step(0, 0)] * 6 + [make_step(1, 1)] * 19
+    (advice,) = promises(often, {**MODEL, "num_draft_tokens": "auto"})
+    assert "generate about" in advice.text, "a verdict on drafting takes more than that"
 
 
 def tree(accepted: int, *, draft_ms=2.0, verify_ms=14.0):

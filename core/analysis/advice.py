@@ -18,7 +18,7 @@ from core.analysis.diagnosis import (
 from core.analysis.theory import SpeedupTheory
 from core.draft_length import shown_draft_length
 from core.drafters.ngrams import Ngrams
-from core.runlog.reading import ids_of
+from core.runlog.reading import ids_of, number_of
 from core.runlog.tally import Tally
 from core.settings import LONGEST_CHAIN, SAME_TEXT, Coupling, LengthPolicy
 from core.text import percent_text
@@ -88,14 +88,13 @@ def best_length(sums: Tally, diagnosis: Diagnosis) -> LengthForecast | None:
 
 
 def _lookup_forecast(
-    prompt: Sequence[int], emitted: Sequence[int], sums: Tally, diagnosis: Diagnosis
+    prompt: Sequence[int], emitted: Sequence[int], length: int, sums: Tally, diagnosis: Diagnosis
 ) -> tuple[float, int, int]:
     """The speedup that prompt lookup would have reached, 0 without a text, and the tokens drafted and accepted.
 
     It replays the run's own text: a token is accepted where it is the one that was emitted. In expectation this is
     exact, since a looked-up token is accepted with the target's probability of it.
     """
-    length = min(diagnosis.usual_depth or 4, LONGEST_CHAIN)
     costs, _ = verify_costs(sums, diagnosis.plain.forward_ms)
     ids, at = [*prompt, *emitted], len(prompt)
     ngrams = Ngrams()
@@ -125,7 +124,7 @@ def advise(
         theory: of a run of trees, forecasts smaller ones.
     """
     if not diagnosis.is_enough:
-        return list(_of_too_few(sums, config))
+        return list(_of_too_few(sums, diagnosis, config))
     found = [
         *_other_settings(sums, diagnosis, config, emitted),
         *_other_shape(diagnosis, config, theory),
@@ -148,18 +147,23 @@ def advise(
     return [Advice(text, settings=settings), *found]
 
 
-def _of_too_few(sums: Tally, config: Mapping[str, Any]) -> Iterator[Advice]:
-    if sums.num_steps < LEAST_BLOCKS:
-        # A step emits at most one token more than it drafts in a row.
-        enough = LEAST_BLOCKS * (len(sums.positions) + 1)
-        text = f"Run at least {LEAST_BLOCKS} steps: {enough} new tokens are enough."
-        yield Advice(text, settings={"max_new_tokens": enough})
-    elif config.get("num_draft_tokens") == "auto":
+def _of_too_few(sums: Tally, diagnosis: Diagnosis, config: Mapping[str, Any]) -> Iterator[Advice]:
+    blocks, steps = sums.num_blocks, sums.num_steps
+    is_auto, is_rare = config.get("num_draft_tokens") == "auto", steps >= LEAST_BLOCKS and 2 * blocks < steps
+    if is_auto and is_rare and diagnosis.speedup < LEAST_GAIN:
         yield Advice(
-            f"{_policy(config)} K drafted in only {sums.num_blocks} of {sums.num_steps} steps: drafting would not have "
-            "paid. Plain decoding is best here; a fixed K shows by how much.",
+            f"{_policy(config)} K drafted in only {blocks} of {steps} steps: drafting would not have paid. Plain "
+            "decoding is best here; a fixed K shows by how much.",
             settings={"length_policy": LengthPolicy.FIXED},
         )
+    elif blocks and not is_rare:
+        # A step emits at most one token more than it drafts in a row.
+        enough = math.ceil(LEAST_BLOCKS * (len(sums.positions) + 1) * steps / blocks)
+        text = f"Advice takes {LEAST_BLOCKS} steps that draft, and this run had {blocks}"
+        if enough > (number_of(config.get("max_new_tokens")) or 0):
+            yield Advice(f"{text}: generate about {enough:,} tokens.", settings={"max_new_tokens": enough})
+        else:
+            yield Advice(f"{text}: let the run finish, or choose a prompt with a longer answer.")
     else:
         yield from _undrafted(sums, config)
 
@@ -192,15 +196,16 @@ def _other_settings(
     if config.get("method") == "prompt-lookup":
         return
     prompt = (*ids_of(config.get("prompt_token_ids")), *ids_of(config.get("continuation_token_ids")))
+    length = min(diagnosis.usual_depth or 4, LONGEST_CHAIN)
     speedup, drafted, accepted = _lookup_forecast(
-        prompt[-MAX_LOOKUP_TOKENS:], emitted[:MAX_LOOKUP_TOKENS], sums, diagnosis
+        prompt[-MAX_LOOKUP_TOKENS:], emitted[:MAX_LOOKUP_TOKENS], length, sums, diagnosis
     )
     if speedup >= LEAST_GAIN * max(diagnosis.speedup, BREAK_EVEN):
         yield Advice(
-            f"Use prompt lookup: this text repeats itself. It would have drafted {drafted:,} tokens at no cost, and "
-            f"{accepted:,} of them would have been accepted: about {speedup:.2f}×.",
+            f"Use prompt lookup with K = {length}: this text repeats itself. It would have drafted {drafted:,} tokens "
+            f"at no cost, and {accepted:,} of them would have been accepted: about {speedup:.2f}×.",
             speedup,
-            {"method": "prompt-lookup"},
+            {"method": "prompt-lookup", "num_draft_tokens": length, "length_policy": LengthPolicy.FIXED},
         )
     halved = diagnosis.speedup * diagnosis.total_ms / (diagnosis.total_ms - diagnosis.draft_ms / 2)
     if config.get("method") in DRAFT_MODEL_METHODS and diagnosis.cost is not None and halved >= least:
@@ -239,9 +244,7 @@ def _undrafted(sums: Tally, config: Mapping[str, Any]) -> Iterator[Advice]:
     if share < LEAST_UNDRAFTED or config.get("num_draft_tokens") == 0:
         return
     if config.get("num_draft_tokens") == "auto":
-        text = (
-            f"{_policy(config)} K decoded plainly in {percent_text(share)} of the steps: drafting would not have paid."
-        )
+        text = f"{_policy(config)} K decoded plainly in {percent_text(share)} of the steps, where it expected no gain."
     elif config.get("method") == "prompt-lookup":
         text = (
             f"{percent_text(share)} of the steps found nothing to propose: this text rarely repeats itself. A draft "

@@ -22,7 +22,7 @@ from app.run.speed.speed_figures import (
 )
 from core.analysis.advice import BREAK_EVEN, Advice
 from core.analysis.calibration import Calibration, Study, study
-from core.analysis.diagnosis import LEAST_BLOCKS, Diagnosis, Limit, WhatIf, diagnose
+from core.analysis.diagnosis import Diagnosis, Limit, WhatIf, diagnose
 from core.analysis.expectation import Estimate
 from core.analysis.steadiness import STEPWISE, covers_one, speedup_interval
 from core.analysis.theory import SpeedupTheory, speedup_theory
@@ -225,8 +225,8 @@ def _headline(
         if run.summary is None and run.wants_baseline:
             return "Too early to tell. The baseline, at the end, shows whether drafting pays."
         return f"An estimated {speed} {at}: only a run with its whole baseline shows whether drafting pays."
-    if not found.is_enough:
-        return f"{speed}, but too few steps to tell: {found.num_blocks} drafted, and {LEAST_BLOCKS} are needed."
+    if interval is None and not found.is_enough:
+        return f"{speed}, but too few steps to tell."
     if covers_one(interval or (found.speedup, found.speedup)):
         return f"{speed} {at}: no measurable difference from plain decoding."
     if found.speedup > BREAK_EVEN:
