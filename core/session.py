@@ -127,7 +127,7 @@ class Session:
         # K and temperature may have been changed while the models were loaded; a run without a draft stays one.
         now, length = replace(request, sampling=controls.sampling), controls.num_draft_tokens
         now = now if 0 in (length, request.draft_length) else replace(now, **request_fields(length))
-        yield run_started(now, target, prompt, continuation)
+        yield run_started(now, loaded, prompt, continuation)
         tally = Tally()  # In case the run fails before its own summary.
         failure: str | None = None
         has_room = True
@@ -308,10 +308,9 @@ def _ids_of(text: str, tokenizer: Any, before: Sequence[int]) -> tuple[int, ...]
     return tuple(alone)
 
 
-def run_started(
-    request: RunRequest, target: LanguageModel, prompt: EncodedPrompt, continuation: Continuation
-) -> RunStarted:
+def run_started(request: RunRequest, loaded: Loaded, prompt: EncodedPrompt, continuation: Continuation) -> RunStarted:
     """A run's resolved settings, its machine and its software versions."""
+    target = loaded.target
     config = {
         "target": request.target,
         "draft": request.draft,
@@ -352,5 +351,6 @@ def run_started(
         torch=torch.__version__,
         transformers=installed("transformers") or "unknown",
         device_name=device_name(target.device),
-        threads=torch.get_num_threads(),
+        # The governor's choice varies between equal runs; what it may use doesn't.
+        threads=torch.get_num_threads() if loaded.governor is None else num_processors(),
     )

@@ -16,7 +16,7 @@ from core.runlog.log import CONFIG_FIELDS, ENVIRONMENT_FIELDS, to_record
 from core.runlog.replay import summary_from_record
 from core.runners.llama import FusedLlamaRunner
 from core.runners.module import ModuleRunner
-from core.session import Continuation, Session, run_started
+from core.session import Continuation, Loaded, Session, run_started
 from core.settings import Coupling, LengthPolicy, SamplingParams, VerificationRule
 from core.types import BaselineStep, Finished, FinishReason, PrefillDone, RunStarted, StageChanged, Step
 from tests.errors import failing
@@ -156,16 +156,16 @@ def test_what_was_changed_while_the_models_were_loaded_is_logged(request_for):
 
 
 def test_a_system_prompt_is_logged_where_there_is_one(request_for):
-    prompt, target = EncodedPrompt([1], "x", True), tiny_model()
-    started = run_started(request_for(system="Be brief."), target, prompt, Continuation())
+    prompt, loaded = EncodedPrompt([1], "x", True), Loaded(tiny_model(), None, None)
+    started = run_started(request_for(system="Be brief."), loaded, prompt, Continuation())
     assert started.config["system"] == "Be brief."
-    assert "system" not in run_started(request_for(), target, prompt, Continuation()).config
+    assert "system" not in run_started(request_for(), loaded, prompt, Continuation()).config
 
 
 def test_the_threshold_of_typical_acceptance_is_logged_where_it_decides(request_for):
-    prompt, target = EncodedPrompt([1], "x", False), tiny_model()
+    prompt, loaded = EncodedPrompt([1], "x", False), Loaded(tiny_model(), None, None)
     for rule, expected in ((VerificationRule.TYPICAL, [0.09, 0.3]), (VerificationRule.TOKEN, [None, None])):
-        config = run_started(request_for(verification=rule), target, prompt, Continuation()).config
+        config = run_started(request_for(verification=rule), loaded, prompt, Continuation()).config
         assert [config.get(name) for name in ("typical_floor", "typical_share")] == expected
 
 

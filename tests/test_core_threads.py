@@ -16,7 +16,7 @@ from core.models import load
 from core.runners.threads import ThreadGovernor, _performance_cores, num_processors, processors_allowed, threads
 from core.session import Session
 from core.settings import RunRequest, SamplingParams
-from core.types import Finished, FinishReason
+from core.types import Finished, FinishReason, RunStarted
 from tests.children import run_code
 from tests.fakes import save_model
 from tests.test_core_analysis import make_step
@@ -140,6 +140,20 @@ def test_a_stop_while_threads_are_timed_ends_the_run_before_it_starts(monkeypatc
     assert isinstance(last, Finished)
     assert last.summary.finish_reason is FinishReason.CANCELLED
     assert last.summary.num_tokens == 0
+
+
+@pytest.mark.parametrize(("asked", "logged"), [("", 4), ("1", 1)])
+def test_equal_runs_log_the_same_number_of_threads_whatever_is_chosen_for_each(
+    monkeypatch, request_with_baseline, asked, logged
+):
+    if asked:
+        monkeypatch.setenv("OMP_NUM_THREADS", asked)
+    else:
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(core.session, "num_processors", lambda: 4)
+    monkeypatch.setattr(ThreadGovernor, "settle", lambda self: torch.set_num_threads(1))
+    events = Session().run(request_with_baseline)
+    assert next(event for event in events if isinstance(event, RunStarted)).environment["threads"] == logged
 
 
 def test_a_baseline_that_fails_leaves_the_run_whole(monkeypatch, request_with_baseline):
