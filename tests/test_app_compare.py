@@ -198,11 +198,11 @@ def test_nothing_is_best_among_runs_that_differ_only_in_their_seed_or_on_a_busy_
 
 
 def test_branches_with_different_forced_tokens_differ_are_named_by_them_and_have_no_mean(folder):
-    for index, word in enumerate(("\n cat", " dog", " dog")):
+    for index, word in enumerate(("\n cat", " dog", " dog", "")):
         keep_run(folder, index, prompt="p", forced_text=word)
     found = comparison(folder, grouped=True)
-    assert [(line.title, line.texts) for line in found.differing] == [("Begins with", ("\n cat", " dog"))]
-    assert found.names == ("Begins with cat", "Begins with dog · mean of 2")
+    assert [(line.title, line.texts) for line in found.differing] == [("Begins with", ("\n cat", " dog", "–"))]
+    assert found.names == ("Begins with cat", "Begins with dog · mean of 2", "p")
 
 
 def test_runs_with_temperatures_that_were_changed_differently_are_told_apart(folder):
@@ -218,6 +218,7 @@ def test_runs_with_temperatures_that_were_changed_differently_are_told_apart(fol
         "0.8, then 1.5 from step 2, 0.8 from step 3",
         "0.8",
     )
+    assert found.names == ("T 0.8, then 0.1 from step…", "T 0.8, then 1.5 from step…", "T 0.8")
 
 
 def test_runs_without_steps_or_summary_can_be_compared(folder):

@@ -210,9 +210,9 @@ def where_differing(texts: Sequence[str], before: int) -> list[str]:
     return [cut(f"…{text[start:]}" if start else text) for text in texts]
 
 
-def cut(text: str) -> str:
+def cut(text: str, length: int = 200) -> str:
     """The beginning of a long text."""
-    return text if len(text) <= 200 else f"{text[:199]}…"
+    return text if len(text) <= length else f"{text[: length - 1].rstrip()}…"
 
 
 def named(ref: Any) -> Any:

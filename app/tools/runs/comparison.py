@@ -6,7 +6,6 @@ Each column is a run, or several runs whose settings agree but for the seed and 
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -19,7 +18,7 @@ from app.setup.model_library import UNKNOWN
 from core.analysis.run_counts import Column, RunCounts
 from core.analysis.steadiness import covers_one, interval_text, unsteadiness
 from core.errors import OutriderError
-from core.export.run_data import FIGURES, Figure, RunData, differences, numbered, run_data, shown
+from core.export.run_data import FIGURES, Figure, RunData, cut, differences, numbered, run_data, shown
 from core.runlog.reading import RunLog
 from core.runlog.store import KeptRun
 from core.settings import SETTINGS
@@ -32,7 +31,7 @@ MOST_GROUPED = 40
 MAX_POINTS = 1000
 """Most points of a curve; a screen shows no more."""
 LONGEST_SIGN = 24
-"""Most characters of a setting, or of a title, that names a column."""
+"""Most characters of a setting, or of a title, in a column's name."""
 MOST_SIGNS = 3
 
 Array = NDArray[np.float64]
@@ -257,24 +256,24 @@ def _shared(tables: Sequence[dict[str, str]]) -> dict[str, str]:
 def _names(groups: Sequence[Group], differing: dict[str, list[str]]) -> list[str]:
     """What tells columns apart: a name that the user gave, else what differs, else the prompt or a number."""
     is_grouped = any(len(group) > 1 for group in groups)
-    telling = [
-        name
+    signs = {
+        name: _sign(name, texts)
         for name, texts in differing.items()
         if not (name in NOT_GROUPED and (is_grouped or name == "prompt"))
-        and max(map(len, map(_short, texts))) <= LONGEST_SIGN
-    ]
+    }
+    telling = [name for name, texts in signs.items() if len(set(texts)) > 1]
     known = [name for name in SIGNS if name in telling]
     for tried in (known, [*known, *(name for name in telling if name not in SIGNS)]):
-        signs = _most_telling([_sign(name, differing[name]) for name in tried])
-        found = [_joined(*(sign[place] for sign in signs)) for place in range(len(groups))]
+        chosen = _most_telling([signs[name] for name in tried])
+        found = [_joined(*(sign[place] for sign in chosen)) for place in range(len(groups))]
         if len(set(found)) == len(groups):
             break
-    titles = [textwrap.shorten(group[0].kept.title, LONGEST_SIGN, placeholder="…") for group in groups]
-    if len(set(found)) < len(groups) and (len(set(titles)) > 1 or not signs):
+    titles = [_cut(group[0].kept.title) for group in groups]
+    if len(set(found)) < len(groups) and (len(set(titles)) > 1 or not chosen):
         found = list(map(_joined, found, titles))
     found = [
-        _joined(text, f"mean of {len(group)}") if len(group) > 1 else group[0].kept.name or text
-        for group, text in zip(groups, found, strict=True)
+        _joined(text, f"mean of {len(group)}") if len(group) > 1 else group[0].kept.name or text or title
+        for group, text, title in zip(groups, found, titles, strict=True)
     ]
     return [f"{text} · no. {place}" if found.count(text) > 1 else text for place, text in enumerate(found, start=1)]
 
@@ -293,11 +292,15 @@ def _most_telling(signs: Sequence[list[str]]) -> list[list[str]]:
 def _sign(name: str, texts: Sequence[str]) -> list[str]:
     """How a setting tells the columns apart."""
     form = SIGNS.get(name, f"{_title(name)} {{}}")
-    return [form.format(" ".join(_short(text).split())) if text else "" for text in texts]
+    return [form.format(_cut(_short(text))) if text else "" for text in texts]
 
 
 def _joined(*parts: str) -> str:
     return " · ".join(filter(None, parts))
+
+
+def _cut(text: str) -> str:
+    return cut(" ".join(text.split()), LONGEST_SIGN)
 
 
 def _short(ref: str) -> str:
