@@ -128,12 +128,12 @@ class Session:
         now, length = replace(request, sampling=controls.sampling), controls.num_draft_tokens
         now = now if 0 in (length, request.draft_length) else replace(now, **request_fields(length))
         yield run_started(now, loaded, prompt, continuation)
-        tally = Tally()  # In case the run fails before its own summary.
+        tally, baseline = Tally(), Tally()  # In case the run fails before its own summary.
         failure: str | None = None
         has_room = True
         try:
             written = continuation.kept_text + continuation.forced_text
-            summary = yield from self._decode(request, controls, loaded, drafter, ids, written, tally)
+            summary = yield from self._decode(request, controls, loaded, drafter, ids, written, tally, baseline)
         except BaseException as error:
             if not isinstance(error, Exception) and not is_panic(error):
                 raise
@@ -154,7 +154,7 @@ class Session:
                 self._shelf.drop_all_but(self._shelf.keys_of(models))
                 failure = run_does_not_fit(models, capacity, free_memory(target.device), nodes)
             summary = tally.summary(FinishReason.ERROR, error=failure)
-        yield Finished(summary)
+        yield Finished(replace(summary, was_busy=bool(busy_note(tally, baseline, summary))))
 
     def _load(
         self, request: RunRequest, controls: RunControls
@@ -172,6 +172,7 @@ class Session:
         ids: list[int],
         written: str,
         tally: Tally,
+        baseline: Tally,
     ) -> Generator[Event, None, Summary]:
         yield StageChanged("Reading the prompt…")
         shared: dict[str, Any] = {
@@ -202,7 +203,7 @@ class Session:
         # With the last step's temperature, in case it was changed.
         plainly = autoregressive(loaded.target, ids, controls=controls.sharing_stop(sampling, 0), **shared)
         try:
-            return (yield from _with_baseline(summary, tally, plainly, loaded))
+            return (yield from _with_baseline(summary, tally, baseline, plainly, loaded))
         except Exception as error:
             # The run itself is complete; only its baseline is not.
             _log.debug("the baseline failed", exc_info=True)
@@ -212,9 +213,8 @@ class Session:
 
 
 def _with_baseline(
-    summary: Summary, tally: Tally, events: Iterator[Any], loaded: Loaded
+    summary: Summary, tally: Tally, baseline: Tally, events: Iterator[Any], loaded: Loaded
 ) -> Generator[Event, None, Summary]:
-    baseline = Tally()
     for event in events:
         if isinstance(event, Step):
             baseline.add(event)
@@ -224,7 +224,7 @@ def _with_baseline(
             plain, ours = event.summary.tokens_per_second, summary.tokens_per_second
             speedup = ours / plain if ours and plain and not summary.was_stepped else None
             cost, predicted = tally.forecast(baseline.verify_ms / baseline.tokens if baseline.tokens else None)
-            measured = replace(
+            return replace(
                 summary,
                 cost_coefficient=cost or summary.cost_coefficient,
                 predicted_speedup=predicted or summary.predicted_speedup,
@@ -234,7 +234,6 @@ def _with_baseline(
                 measured_speedup=speedup,
                 measured_speedup_interval=speedup_interval(tally, baseline) if speedup else None,
             )
-            return replace(measured, was_busy=bool(busy_note(tally, baseline, measured)))
     return summary
 
 

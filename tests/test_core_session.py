@@ -180,7 +180,8 @@ def test_a_k_of_0_is_plain_decoding_without_a_draft(request_for):
 
 
 @pytest.mark.parametrize("at", [Step, BaselineStep])
-def test_a_run_stopped_before_or_during_its_baseline_is_kept_without_one(request_for, at):
+def test_a_run_stopped_before_or_during_its_baseline_is_kept_without_one(request_for, at, monkeypatch):
+    monkeypatch.setattr(core.session, "busy_note", lambda run, plain, _: "busy" * (run.num_steps + plain.num_steps))
     request = request_for(baseline=True, prompt=" \n\t")
     controls, seen = RunControls.from_request(request), []
     for event in Session().run(request, controls):
@@ -193,6 +194,7 @@ def test_a_run_stopped_before_or_during_its_baseline_is_kept_without_one(request
     assert summary.finish_reason is (FinishReason.CANCELLED if at is Step else FinishReason.LENGTH)
     assert summary.num_tokens == (12 if at is BaselineStep else sum(len(e.emitted) for e in seen if type(e) is Step))
     assert summary.measured_speedup is None
+    assert summary.was_busy, "which its steps show without a baseline, too"
 
 
 @pytest.mark.parametrize(

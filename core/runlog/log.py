@@ -69,7 +69,7 @@ SUMMARY_FIELDS = (
     "tokens_per_second", "prefill_ms", "peak_memory_mb", "predicted_speedup",
 )  # fmt: skip
 BASELINE_FIELDS = ("baseline_tokens_per_second", "measured_speedup")
-_OF_BASELINE = (*BASELINE_FIELDS, "measured_speedup_interval", "was_busy", "baseline_text", "baseline_num_threads")
+_OF_BASELINE = (*BASELINE_FIELDS, "measured_speedup_interval", "baseline_text", "baseline_num_threads")
 
 
 # --- The beginning of a run -------------------------------------------------------------------------------------
