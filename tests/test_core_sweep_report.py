@@ -14,6 +14,7 @@ from app.__main__ import main
 from core.experiments.sweep_file import SCHEMA, SweepFile, SweepLog, plan_to_config, read_sweep
 from core.experiments.sweep_plan import DrafterChoice, Measurement, PlannedRun, SweepPlan
 from core.experiments.sweep_results import SweepResults
+from core.export.charts import series_mark
 from core.export.files import SWEEP_CSV_FIELDS, export_sweep_csv, export_sweep_jsonl, is_sweep
 from core.export.sweep_report import sweep_page
 from core.export.sweep_table import to_csv
@@ -277,3 +278,8 @@ def test_reports_and_tables_hold_no_absolute_paths(tmp_path):
     again = read_sweep(tmp_path / "reports" / "out.jsonl")
     assert ([choice.draft for choice in again.plan.drafters], again.problems) == (["d", "d (2)"], [])
     assert len(again.measurements) == len(log.measurements)
+
+
+def test_more_series_than_colours_still_look_different():
+    marks = [series_mark("", index) for index in range(36)]
+    assert len(set(marks)) == 36

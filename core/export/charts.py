@@ -37,7 +37,7 @@ class Mark:
 
 def series_mark(name: str, index: int) -> Mark:
     """The mark of one of several similar series."""
-    return Mark(name, COLOURS[index % len(COLOURS)], DASHES[index % len(DASHES)])
+    return Mark(name, COLOURS[index % len(COLOURS)], DASHES[(index + index // len(COLOURS)) % len(DASHES)])
 
 
 @dataclass(frozen=True, slots=True)
