@@ -17,6 +17,7 @@ from app.tools.runs.table import run_row
 from core.analysis.steadiness import STEPWISE
 from core.export.choice import choice_from_log
 from core.export.run_data import run_data, verdict
+from core.export.run_report import compare_page
 from core.runlog.log import to_record
 from core.runlog.reading import RunLog, read_run_log
 from core.runlog.store import read_head
@@ -174,6 +175,9 @@ def test_a_run_whose_steps_were_taken_one_by_one_states_no_speedup_anywhere(wind
     assert waiting_text(run, is_running=False) == STEPWISE
     agreeing = compare([(read_head(kept), log)] * 2).agreeing
     assert [row.texts for row in agreeing if row.title == "Pace"] == [("step by step",) * 2]
+    other = RunLog(log.run, log.steps, {**log.summary, "was_stepped": False})
+    assert "No setting or machine differs" in compare_page([log, log])
+    assert "No setting or machine differs" not in compare_page([log, other])
 
 
 def test_where_no_baseline_was_wanted_its_absence_is_named_and_not_the_stepping(window, qtbot, tmp_path):

@@ -157,6 +157,8 @@ class RunData:
         if not self.config.get("engine"):
             found["verification"] = self.setting("verification") or VerificationRule.TOKEN.value  # Older logs.
         found["prompt"] = self.setting("prompt")
+        if self.summary.was_stepped:
+            found["pace"] = "step by step"
         return found | {"begins_with": self.written} if self.written else found
 
     @property

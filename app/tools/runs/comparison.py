@@ -316,8 +316,6 @@ def _settings(run: RunData) -> dict[str, str]:
     found |= {name: shown(config[name]) for name in MODELS if name in config}
     for name, value in (options if isinstance(options, dict) else {}).items():
         found[f"option_{name}"] = shown(value)
-    if run.summary.was_stepped:
-        found["pace"] = "step by step"
     found["outrider"] = run.version
     found.update({name: run.environment.get(name, "") for name in ENVIRONMENT})
     return found
