@@ -266,16 +266,18 @@ QUERIES = {
     **{"K=4": "a", "k=auto": "c", "K=four": "", "temperature=0": "b", "T>0.5 target=tiny": "ac"},
     **{"method=lookup": "c", "max-ngram=5": "c", "state=finished seed=3": "b"},
     **{"speedup>100": "", "acceptance>1%": "abc", "kernel": "c", "tag=GPU": "bc", "tags=laptop gpu": "c"},
+    **{"busy": "c", "step by step": "c", "int8=true": "c", "speedup>1.4×": "c", "speedup>1.6x": ""},
 }
 
 
 def test_runs_are_found_by_words_and_settings(tmp_path, keep):
     keep("a", log_lines(prompt="def fib(n):"))
     keep("b", log_lines(prompt="f(x)=y", num_draft_tokens=14, sampling=SamplingParams(0.0), seed=3))
-    head, *rest = log_lines(method="prompt-lookup", draft=None)
+    head, *rest, last = log_lines(method="prompt-lookup", draft=None)
     record = json.loads(head)
-    record["config"] |= {"num_draft_tokens": "auto", "method_options": {"max_ngram": 5}}
-    keep("c", [to_line(record), *rest])
+    record["config"] |= {"num_draft_tokens": "auto", "method_options": {"max_ngram": 5, "int8": True}}
+    summary = json.loads(last) | {"measured_speedup": 1.5, "was_busy": True, "was_stepped": True}
+    keep("c", [to_line(record), *rest, to_line(summary)])
     store = RunStore(tmp_path)
     store.label(Label.NAME, "my favourite", "b")
     store.label(Label.TAGS, "gpu", "b")

@@ -12,7 +12,7 @@ from core.runlog.reading import mapping_of, text_of
 from core.runlog.store import KeptRun
 from core.settings import SETTINGS, is_lossy
 
-TERM = re.compile(r"([A-Za-z_-]+)(>=|<=|=|>|<)(\S+)")
+TERM = re.compile(r"([\w-]+)(>=|<=|=|>|<)(\S+)")
 COMPARE: dict[str, Callable[[float, float], bool]] = {
     "=": lambda a, b: abs(a - b) <= 1e-9 * max(1.0, abs(b)),
     ">=": operator.ge,
@@ -31,13 +31,17 @@ ALIASES = {
     "c": "cost_coefficient",
     "efficiency": "block_efficiency",
 }
+MARKS = {"was_busy": "busy", "was_stepped": "step by step"}
+"""Words for what a summary says of a run."""
 WORDS = ("prompt", "target", "draft", "method", "device", "dtype", "coupling", "verification")
 
 
 def searchable(run: KeptRun) -> str:
     """The text in which plain words are searched."""
-    parts = (run.name, run.note, run.tags, run.id, *(text_of(run.config.get(name)) for name in WORDS), str(run.state))
-    return "\n".join(filter(None, (*parts, "lossy" if is_lossy(run.config) else ""))).casefold()
+    parts = [run.name, run.note, run.tags, run.id, *(text_of(run.config.get(name)) for name in WORDS), str(run.state)]
+    parts += ["lossy"] if is_lossy(run.config) else []
+    parts += [word for name, word in MARKS.items() if (run.summary or {}).get(name) is True]
+    return "\n".join(filter(None, parts)).casefold()
 
 
 def matches(run: KeptRun, query: str, text: str | None = None) -> bool:
@@ -71,7 +75,7 @@ def _fits(values: Mapping[str, Any], text: str, word: str) -> bool:
     value = values.get(key)
     if isinstance(value, int | float) and not isinstance(value, bool):
         try:
-            number = float(wanted.removesuffix("%")) / (100 if wanted.endswith("%") else 1)
+            number = float(wanted.rstrip("%×x")) / (100 if wanted.endswith("%") else 1)
             return COMPARE[sign](float(value), number)
         except (ValueError, OverflowError):
             return False

@@ -18,7 +18,7 @@ from core.draft_length import shown_draft_length
 from core.drafters.registry import METHODS
 from core.runlog.reading import number_of, text_of
 from core.runlog.replay import interval_of
-from core.runlog.search import searchable
+from core.runlog.search import MARKS, searchable
 from core.runlog.store import MAX_LABEL, KeptRun, KeptState, Label
 from core.settings import VerificationRule, is_lossy
 from core.text import count_text, percent_text, short_name
@@ -90,15 +90,14 @@ def _subtitle(run: KeptRun, hidden: Collection[str] = ()) -> str:
         return run.problem
     temperature, interval = number_of(config.get("temperature")), interval_of(summary)
     parts = [str(run.state)] if run.state is not KeptState.FINISHED else []
-    parts += ["busy"] if summary.get("was_busy") is True else []
-    parts += ["step by step"] if summary.get("was_stepped") is True else []
+    parts += [word for name, word in MARKS.items() if summary.get(name) is True]
     parts += ["95 %: {:.2f}–{:.2f}×".format(*interval)] if interval else []
     parts += [f"T = {temperature:g}"] if "Temp." in hidden and temperature is not None else []
     parts += [when_text(run.started_at)] if "When" in hidden else []
     parts += [f"seed {seed}"] if isinstance(seed, int) else []
     parts += [_models(run)[0]] if "Target" in hidden else []
     if isinstance(count, int):
-        parts.append(f"{count:,} tokens")
+        parts.append(count_text(count, "token"))
     elif run.num_steps is not None:
         parts.append(count_text(run.num_steps, "step"))
     parts += [part for part in (config.get("device"), config.get("dtype")) if isinstance(part, str)]
