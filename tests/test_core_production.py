@@ -240,6 +240,7 @@ def test_a_speedup_is_given_with_its_interval_and_a_busy_machine_is_reported():
     untold = f"his run can't tell whether drafting pays with K = {choice.k}. Before serving, measure"
     assert open_choice.verdict.startswith(f"The machine was busy, and t{untold}")
     assert replace(open_choice, was_busy=False).verdict.startswith(f"T{untold}")
+    assert "K =" not in replace(open_choice, k_note="K was changed during the run.").verdict, "a mean"
 
 
 def test_a_run_log_makes_a_choice_and_k_that_was_left_open_is_the_mean():

@@ -170,14 +170,15 @@ class Choice:
         if self.measured_speedup is None:
             return ""
         measure = "Before serving, measure this pair on the serving machine."
+        at = "" if self.k_note else f" with K = {self.k}"  # A mean is no K that the run used.
         if self.interval and covers_one(self.interval):
             this = "The machine was busy, and this" if self.was_busy else "This"
-            return f"{this} run can't tell whether drafting pays with K = {self.k}. {measure}"
+            return f"{this} run can't tell whether drafting pays{at}. {measure}"
         if self.was_busy:
             return f"The machine was busy during this run. {measure}"
         if self.is_short:
             return f"Too few steps to tell whether speculation pays here. {measure}"
-        return "" if self.measured_speedup >= 1.0 else f"Drafting did not pay in this run with K = {self.k}. {measure}"
+        return "" if self.measured_speedup >= 1.0 else f"Drafting did not pay in this run{at}. {measure}"
 
     def option(self, name: str) -> Any:
         """A parameter of the method, or its default."""
