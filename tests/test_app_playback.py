@@ -375,18 +375,23 @@ def test_nothing_in_the_header_and_the_bar_is_cut_off(make_window, qtbot):
         assert bar(window)._pace_label.isVisible() is (width == 900)
 
 
-def test_a_run_waits_for_its_first_step_though_the_one_before_had_a_baseline(window, qtbot, session, run_to_end):
+@pytest.mark.parametrize("pace", [Pace.STEPWISE, Pace.SLOWED])
+def test_a_run_waits_for_its_first_step_though_the_one_before_had_a_baseline(window, qtbot, session, run_to_end, pace):
     run_to_end(window)
     assert window.run_view.baseline_steps
-    choose(window, Pace.STEPWISE)
+    choose(window, pace)
     session.load_gate = threading.Event()
     window.prompt.run_button.click()
+    if pace is Pace.SLOWED:
+        bar(window).pause_button.click()
     with qtbot.waitSignal(window.live._panels_timer.timeout):
         pass
-    assert window.controller.state is RunState.PAUSED
+    assert bar(window).pause_button.accessibleName() == "Resume"
     assert bar(window).step_button.isEnabled(), "the first step can be asked for while the models load"
     session.load_gate.set()
     qtbot.waitUntil(lambda: window.run_view.prefill is not None and window.live.upcoming is None)
-    assert (num_steps(window), window.controller.state) == (0, RunState.PAUSED)
+    assert (num_steps(window), bar(window).pause_button.accessibleName()) == (0, "Resume")
     with qtbot.waitSignal(window.live.run_shown):
-        window.prompt.stop_button.click()
+        for _ in range(50):
+            bar(window).step_button.click()
+    assert bar(window).pause_button.accessibleName() == "Pause"

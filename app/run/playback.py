@@ -163,6 +163,7 @@ class PlaybackBar(QWidget):
     def end(self) -> None:
         """A run is over and can be scrubbed."""
         self._is_live = False
+        self.pacing.resume()  # It may have been stepped to its end.
         self._show()
         self._show_place()
 
@@ -224,7 +225,7 @@ class PlaybackBar(QWidget):
     @property
     def _can_pause(self) -> bool:
         if self.pacing.is_slow:
-            return self._is_live
+            return self._is_live or self.controller.state is RunState.RUNNING
         return self.controller.state in {RunState.RUNNING, RunState.PAUSED} and not self._has_baseline
 
     @property
