@@ -218,6 +218,10 @@ class MainWindow(QMainWindow):
         self.controls.advanced.button.toggled.connect(self.state.saving.start)
         self.runs.failed.connect(self.banner.show_sentence)
         self.banner.close_button.clicked.connect(self._on_settings_changed)
+        bar = self.introduction.bar
+        # The text, where Space pauses, gets their focus. Qt would choose the next control.
+        for hidden in (bar.go_button, bar.leave_button, self.playback.full_button, self.banner.close_button):
+            hidden.clicked.connect(self.transcript.view.setFocus)
         for mended in (self.controller.freed, self.models.mended):
             mended.connect(self.banner.retract)
         for wanted in (self.prompt.stop_button.clicked, menus.stop.triggered):
@@ -317,7 +321,7 @@ class MainWindow(QMainWindow):
         for advice in (self.speed, self.conclusion.advice):
             advice.allow_repeat(is_allowed=not self._shows_refusal)
         if focused in {self.prompt.run_button, self.prompt.stop_button} and not focused.isEnabled():
-            self.transcript.view.setFocus()  # Where Space pauses. Qt would choose the next control.
+            self.transcript.view.setFocus()
         self.forecast.want(self.controls.pair_question(self.prompt.text()))
 
     @Slot()

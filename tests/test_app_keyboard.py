@@ -25,7 +25,9 @@ from PySide6.QtWidgets import (
 )
 
 from app.controller import RunState
+from app.introduction.guide_bar import Part
 from app.menus import menu_actions
+from app.run.pacing import Pace
 from app.theme import ThemeMode
 from app.tools.about import AboutDialog
 from app.widgets.compound_fields import TickList
@@ -264,6 +266,15 @@ def test_the_text_gets_the_focus_of_a_button_that_a_run_disables_or_hides(shown,
     again.setFocus()
     run_to_end(shown)
     assert shown.transcript.view.hasFocus()
+    shown.playback.set_pace(Pace.SLOWED)
+    shown.banner.show_sentence("A problem.")
+    bar = shown.introduction.bar
+    for button in (shown.banner.close_button, shown.playback.full_button, bar.leave_button, bar.go_button):
+        shown.introduction._show_part(Part.LIVE)
+        press(button)
+        assert shown.transcript.view.hasFocus()
+    with qtbot.waitSignal(shown.live.run_shown):
+        shown.menus.stop.trigger()
 
 
 def test_tab_reaches_ticks_that_came_later_where_they_stand(qtbot):
