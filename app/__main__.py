@@ -137,8 +137,8 @@ def open_window(method: str | None = None) -> int:
         young, middle, old = gc.get_threshold()
         states = window.controller.state_changed
         states.connect(lambda state: gc.set_threshold(young, middle, 0 if state is RunState.RUNNING else old))
-        if method is not None:
-            window.controls.method.choose(method)
+        if method not in {None, window.controls.method.method.name}:
+            window.controls.models.method_chosen.emit(method)
         window.show()
         interrupts.application = application
         code = application.exec()

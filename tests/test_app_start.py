@@ -212,7 +212,7 @@ class Window(app.main_window.MainWindow):
     def end(self):
         request = self.controls.request("Hi")
         is_within = self.size().boundedTo(self.screen().availableSize()) == self.size()
-        print(request.method, dict(request.method_options), request.draft, is_within)
+        print(request.method, dict(request.method_options), request.draft, request.draft_length, is_within)
         self.close()
 
 app.main_window.MainWindow = Window
@@ -225,4 +225,4 @@ def test_the_window_opens_within_the_screen_with_a_named_class_or_a_method_of_a_
     (tmp_path / "own_drafter.py").write_text(DRAFTER)
     install(tmp_path, "stubborn = own_drafter:Stubborn")
     done = run_code(CHOSEN, tmp_path / "files", "--method", name, PYTHONPATH=str(tmp_path))
-    assert (done.returncode, done.stdout) == (0, f"{name} {{'token': 1}} None True\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, f"{name} {{'token': 1}} None 4 True\n"), done.stderr
