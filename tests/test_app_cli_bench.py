@@ -136,6 +136,12 @@ def test_a_bench_of_short_runs_says_that_the_machine_was_busy_and_how_long_it_ta
     assert re.search(r"^Round 1 of 3 .*, about .+ left$", said, re.MULTILINE)
 
 
+@pytest.mark.parametrize(("only", "is_lossy"), [("generate,plain", False), ("plain,prompt-lookup", True)])
+def test_a_bench_is_called_lossy_only_where_a_contender_drafts(target, capsys, only, is_lossy):
+    assert main(["bench", "--target", target, *QUICK, "--verification", "typical", "--only", only]) == 0
+    assert ("Lossy: " in capsys.readouterr().out) is is_lossy
+
+
 def test_absent_contenders_are_listed_with_the_reason(target, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "flashspec", None)
     assert main(["bench", "--target", target, *QUICK]) == 0

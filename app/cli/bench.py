@@ -37,7 +37,7 @@ from app.cli.parsing import (
     whole_number,
 )
 from app.cli.server_load import measure
-from core.experiments.bench_plan import LLAMA_CPP, BenchSettings, default_names, known_names, takes_draft
+from core.experiments.bench_plan import LLAMA_CPP, PLAIN, BenchSettings, default_names, known_names, takes_draft
 from core.files import write_atomically
 from core.models.catalogue import DEFAULT_TARGET
 from core.runners.threads import num_processors
@@ -218,7 +218,7 @@ def write_results(document: Row) -> None:
             show(_BUSY, "bold")
         if any(row["peak_memory_mb"] is not None for row in results):
             show(_MEMORY)
-        if is_lossy(config):
+        if is_lossy(config) and any(row["is_ours"] and row["name"] != PLAIN for row in results):
             show(LOSSY)
         elif any(temperature > 0 for temperature in config["temperatures"]):
             show(_RANDOM)
