@@ -32,15 +32,16 @@ def check_draft_length(length: DraftLength | str) -> DraftLength:
     raise SettingsError(f"K must be a whole number from 0 to {MAX_DRAFT_TOKENS}, auto or adaptive, not {length!r}.")
 
 
-def parse_draft_length(text: str, name: str = "K") -> DraftLength:
+def parse_draft_length(text: str, name: str = "K", *, least: int = 1) -> DraftLength:
     """Parse a draft length: "4", "auto", "adaptive".
 
     Args:
         text: case and surrounding spaces don't matter.
         name: of the setting or flag, for the error message.
+        least: 0 where plain decoding can be chosen, too.
 
     Raises:
-        SettingsError: it is neither a policy nor a whole number from 1 to the longest block.
+        SettingsError: it is neither a policy nor a whole number from `least` to the longest block.
     """
     word = text.strip().lower()
     if word in _CHOSEN:
@@ -50,8 +51,8 @@ def parse_draft_length(text: str, name: str = "K") -> DraftLength:
         length = int(word)
     except ValueError:
         raise SettingsError(f"{name} must be a whole number, auto or adaptive, not {shown}.") from None
-    if not 1 <= length <= MAX_DRAFT_TOKENS:
-        raise SettingsError(f"{name} must be a whole number from 1 to {MAX_DRAFT_TOKENS}, not {shown}.")
+    if not least <= length <= MAX_DRAFT_TOKENS:
+        raise SettingsError(f"{name} must be a whole number from {least} to {MAX_DRAFT_TOKENS}, not {shown}.")
     return length
 
 

@@ -1,5 +1,7 @@
 """K as text: the one place that reads it for the terminal, requests and logs."""
 
+from functools import partial
+
 import pytest
 
 from core.controls import RunControls
@@ -35,6 +37,11 @@ def test_what_is_no_length_is_refused_in_a_sentence(parse, text):
     said = refusal(SettingsError, parse, text, "-k")
     assert "-k" in said
     assert len(said) < 160
+
+
+def test_where_plain_decoding_can_be_chosen_the_refusal_says_so():
+    assert parse_draft_length("0", least=0) == 0
+    assert "from 0 to 64" in refusal(SettingsError, partial(parse_draft_length, least=0), "65")
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ draft_lengths = functools.partial(_or_usage, parse_draft_lengths)
 
 def draft_length_or_plain(text: str) -> DraftLength:
     """One K, or 0 for plain decoding."""
-    return 0 if text.strip() == "0" else _or_usage(parse_draft_length, text)
+    return _or_usage(functools.partial(parse_draft_length, least=0), text)
 
 
 def add_named_methods(arguments: Sequence[str]) -> None:
