@@ -122,7 +122,7 @@ def distill(
     if settings.start_from is None and min(settings.num_texts, settings.play.rows) < FEWEST_TEXTS:
         raise SettingsError(
             f"There are too few texts: at least {FEWEST_TEXTS} are needed, some to train on and some to judge "
-            "by. Let the target write more."
+            "by. Raise --texts or --batch."
         )
     if settings.kind is Kind.MEDUSA and settings.num_heads > MAX_DRAFT_TOKENS:
         raise SettingsError(f"A run drafts with at most {MAX_DRAFT_TOKENS} Medusa heads. Use fewer --heads.")
