@@ -189,12 +189,15 @@ def test_a_report_says_once_and_before_its_verdicts_that_the_machine_was_busy():
     before, *after = sweep_page(log).split("The machine was busy in ")
     assert len(after) == 1
     assert "What to do" not in before
+    assert after[0].startswith("11 of 11 runs at temperature 0 and 11 of 11 runs"), "the others failed"
     assert "What to do" in after[0]
 
 
 def test_a_sweep_that_is_not_complete_or_empty_says_so():
-    page = Page(sweep_page(sweep(count=5)))
-    assert "7 of its 12 runs are missing" in page.text or "8 of its 12 runs are missing" in page.text
+    assert "7 of its 12 runs are missing" in Page(sweep_page(sweep(count=5))).text
+    page = Page(sweep_page(sweep()))
+    assert "1 of the sweep's 12 runs failed" in page.text
+    assert "missing" not in page.text
     page = Page(sweep_page(sweep(count=0)))
     assert page.problems == []
     assert "nothing to compare" in page.text

@@ -142,7 +142,7 @@ class SweepResults:
         return sum(item.summary is not None for item in self.measurements)
 
     def busy_runs(self, temperature: float) -> tuple[int, int]:
-        """In how many of the runs at a temperature the machine was busy, and their number.
+        """In how many of the runs measured at a temperature the machine was busy, and their number.
 
         Equal steps of a run, or the bare forwards of different runs, then took unequal times.
         """
@@ -153,7 +153,7 @@ class SweepResults:
             if ms := _figure(item, "target_step_ms"):
                 forwards.setdefault(item.run.prompt, []).append(ms)
         usual = {prompt: statistics.median(times) for prompt, times in forwards.items()}
-        runs = [item for item in every if item.run.cell.temperature == temperature]
+        runs = [item for item in every if item.run.cell.temperature == temperature and item.summary is not None]
         busy = sum(
             (item.unsteadiness or 0.0) > BUSY
             or (_figure(item, "target_step_ms") or 0.0) > SHIFT * usual.get(item.run.prompt, math.inf)

@@ -49,7 +49,7 @@ def sweep_page(log: SweepLog) -> str:
         plan=plan,
         drafters=", ".join(drafter.title for drafter in plan.drafters),
         facts=" · ".join(filter(None, facts)),
-        problems=[*log.problems, *_missing(results)],
+        problems=[*log.problems, *_problems(results)],
         verdicts=[verdict.sentence for verdict in verdicts(results)] if results.num_measured else [],
         plot=_over_k(plan, cells),
         measures=[item for item in maps if item[2]],
@@ -97,12 +97,14 @@ def sweep_without_paths(log: SweepLog) -> SweepLog:
     return replace(log, plan=plan, measurements=measurements, head=head, problems=problems, others=[])
 
 
-def _missing(results: SweepResults) -> Iterator[str]:
-    measured, planned = results.num_measured, results.plan.num_runs
+def _problems(results: SweepResults) -> Iterator[str]:
+    measured, tried, planned = results.num_measured, len(results.measurements), results.plan.num_runs
     if not measured:
         yield "The file holds no completed run, so there is nothing to compare."
-    elif measured < planned:
-        yield f"The sweep is not complete: {planned - measured:,} of its {planned:,} runs are missing."
+    elif tried < planned:
+        yield f"The sweep is not complete: {planned - tried:,} of its {planned:,} runs are missing."
+    if failed := tried - measured:
+        yield f"{failed:,} of the sweep's {planned:,} runs failed."
     yield from (
         f"{cell.cell.title}, temperature {cell.cell.temperature:g}: {cell.problem}"
         for cell in results.all()
