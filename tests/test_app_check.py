@@ -190,6 +190,10 @@ def test_a_check_that_is_stopped_has_no_verdict_and_no_run_starts_beside_it(chec
         assert panel.results.table.count() == 0
         assert panel.results.table.hint.text() == NO_RESULTS
         assert panel.start_button.isEnabled()
+    subject = panel.subject.text()
+    panel.open()
+    window.controls.fields["num_draft_tokens"].set_value(9)
+    assert panel.subject.text() == subject
 
 
 def test_a_check_is_refused_while_a_run_is_in_progress(checking, qtbot, session):

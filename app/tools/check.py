@@ -105,7 +105,7 @@ class CheckWindow(ToolWindow):
         self._controls, self._jobs, self._dialogs = controls, jobs, dialogs
         self._in_titles = controls.models.library.in_titles
         self._report: CheckReport | None = None
-        self._ending = STOPPED
+        self._ending = NONE_YET
         self._part = ("", 0.0, 0)
         """The part of the check that is running, when it began, and how much was done then."""
         start_help = "Compare texts, and test the sampled distribution"
@@ -252,7 +252,8 @@ class CheckWindow(ToolWindow):
             if self.banner.is_until_changed or not self.banner.sentence():
                 self.banner.show_until_changed(str(error))
         if self._report is None:
-            self.subject.setText("" if chosen is None else self._in_titles(subject_of(chosen)))
+            if self._ending == NONE_YET:  # Later, the line is about the check that ended.
+                self.subject.setText("" if chosen is None else self._in_titles(subject_of(chosen)))
             return
         checked = self._report.request.run
         is_same = chosen is not None and _checked(checked) == _checked(chosen)
