@@ -23,8 +23,8 @@ from core.analysis.expectation import BlockSums, expected_accepted, wilson
 from core.analysis.run_counts import Column
 from core.settings import LengthPolicy, RunRequest
 from core.text import percent_text
-from core.types import BaselineStep
-from tests.fakes_app import make_step
+from core.types import BaselineStep, Finished, FinishReason
+from tests.fakes_app import make_step, make_summary
 
 REQUEST = RunRequest(target="t", draft="d", prompt="x", baseline=True)
 
@@ -356,6 +356,10 @@ def test_the_baseline_line_is_at_its_mean_and_inside_the_view(run, plots):
     run.begin(REQUEST)
     latency.refresh()
     assert not latency.baseline_line.isVisible()
+    assert not latency._baseline_sample.isHidden(), "it is to come"
+    run.apply(Finished(make_summary([], FinishReason.CANCELLED)))
+    latency.refresh()
+    assert latency._baseline_sample.isHidden(), "it is not"
 
 
 def test_the_run_page_shows_all_of_its_plots_without_a_scroll_bar_at_1280_by_800(make_window, qtbot):

@@ -58,7 +58,7 @@ class LatencyPlot(StepPlot):
             self._baseline_ms, self._drawn = self._run.baseline_step_ms, None
             self.baseline_line.setVisible(self._baseline_ms is not None)
             self.baseline_line.setValue(self._baseline_ms or 0.0)
-        is_coming = self._run.request is None or self._run.wants_baseline
+        is_coming = self._run.request is None or (self._run.wants_baseline and self._run.summary is None)
         self._baseline_sample.setVisible(is_coming or self._baseline_ms is not None)
         super().refresh()
 
