@@ -59,16 +59,23 @@ def test_a_draft_is_made_and_reported(target, tmp_path, capsys, monkeypatch):
 
 
 def test_a_compiler_that_cannot_compile_is_told_and_done_without(target, tmp_path, capsys, monkeypatch):
-    """It is there, as are Python's header files, which aren't those of any version."""
+    """It is there, as are Python's header files, which aren't those of any version, and what a stopped one left."""
+    whole, torn = (tmp_path / "cache" / "52" / name for name in ("whole.so", "torn.so"))
+    whole.parent.mkdir(parents=True)
+    whole.touch(0o755)
+    torn.touch(0o644)
     for name in ("g++", "Python.h"):
         (tmp_path / name).write_text("#!/bin/sh\nexit 1\n")
         (tmp_path / name).chmod(0o755)
     with monkeypatch.context() as broken:
         broken.setenv("PATH", str(tmp_path))
         broken.setenv("CXX", str(tmp_path / "g++"))
+        broken.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
         broken.setattr("sysconfig.get_paths", lambda *_: {"include": str(tmp_path)})
         broken.setattr("core.export.engines.common.sys", SimpleNamespace(platform="win32"))
         assert main(["distill", str(target), "--out", str(tmp_path / "draft"), "--layers", "1", *QUICK]) == 0
+    assert whole.exists()
+    assert not torn.exists() or os.name == "nt", "which has no such mode"
     said = capsys.readouterr().err
     assert "several times slower" in said
     assert f'next: outrider run --target "{target}" --draft ' in said, "as the shells of Windows take it"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
 import sysconfig
@@ -152,6 +153,12 @@ def can_compile() -> bool:
     if not has_compiler or not Path(sysconfig.get_paths()["include"], "Python.h").is_file():
         return False
     try:
+        from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+        # torch would load what a stopped linker left, which makes a library executable once it is complete.
+        for library in Path(cache_dir()).glob("*/*.so"):
+            if not os.access(library, os.X_OK):
+                library.unlink()
         torch.compile(lambda x: x + 1)(torch.ones(2))
     except Exception:  # Of many kinds, such as a compiler too old for torch's headers.
         return False
