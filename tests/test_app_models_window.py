@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from PySide6.QtGui import QGuiApplication
 
 from app.controller import RunState
 from app.setup.model_library import ModelLibrary
-from app.setup.model_picker import BROWSE_TITLE
+from app.setup.model_picker import BROWSE_TITLE, ModelRole
 from app.theme import LIGHT
 from app.tools.models.downloads import DownloadState
 from app.tools.models.suggestions import OFFLINE
@@ -170,7 +171,8 @@ def test_a_drafter_made_for_a_target_is_chosen_with_it_and_cannot_be_a_target(ma
 
 
 def test_a_draft_that_fits_is_chosen_where_the_old_one_does_not(make_window, hub, qtbot):
-    hub.problems = {(DRAFT.ref, LARGE.ref): "No.", (TARGET.ref, LARGE.ref): "No."}
+    ours, theirs = (TARGET.ref, DRAFT.ref), (SMALL.ref, LARGE.ref)
+    hub.problems = dict.fromkeys([*itertools.product(ours, theirs), *itertools.product(theirs, ours)], "No.")
     window = make_window()
     window.models.scan()
     until(qtbot, lambda: LARGE.ref in window.models.library.refs)
@@ -178,7 +180,14 @@ def test_a_draft_that_fits_is_chosen_where_the_old_one_does_not(make_window, hub
     combo.setCurrentIndex(combo.findText("large"))
     combo.activated.emit(combo.currentIndex())
     until(qtbot, lambda: window.controls.draft.ref == SMALL.ref)
-    assert window.controls.models.problem() is None
+    for target, draft in ((TARGET, DRAFT), (LARGE, SMALL)):  # Both pairs are known now.
+        window.controls.models.choose(ModelRole.TARGET, target.ref)
+        assert (window.controls.draft.ref, window.controls.models.problem()) == (draft.ref, None)
+    hub.entries.remove(LARGE)
+    window.models.scan()
+    until(qtbot, lambda: (window.controls.target.ref, window.controls.draft.ref) == (TARGET.ref, DRAFT.ref))
+    window.controls.models.choose(ModelRole.DRAFT, SMALL.ref)
+    assert (window.controls.draft.ref, window.controls.models.problem()) == (SMALL.ref, "No."), "chosen by hand"
 
 
 def test_both_dropdowns_end_in_a_way_to_get_more(window):

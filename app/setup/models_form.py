@@ -28,6 +28,7 @@ class ModelsForm(QWidget):
     Attributes:
         method: the chosen drafting method; takes effect with `show_models`.
         served_model: the model that was chosen on a server.
+        is_draft_free: whether the draft may follow the target: it was not chosen by hand since the target was.
     """
 
     changed = Signal()
@@ -43,8 +44,7 @@ class ModelsForm(QWidget):
         self._served: tuple[str, ...] | None = None
         self._drafting = ""
         self.served_model = ""
-        self._is_draft_free = False
-        """Whether the draft may follow the target: it was not chosen by hand since the target was."""
+        self.is_draft_free = False
         self.target = ModelPicker(ModelRole.TARGET, "The model whose distribution the text is drawn from.")
         self.draft = ModelPicker(
             ModelRole.DRAFT,
@@ -74,12 +74,12 @@ class ModelsForm(QWidget):
             return
         if role is ModelRole.TARGET:
             self.target.wanted = ref
-            self._is_draft_free = True
+            self.is_draft_free = True
             if made := self.library.made_for(ref):
                 self.draft.wanted = made
         else:
             self.draft.wanted = ref
-            self._is_draft_free = False
+            self.is_draft_free = False
             self.method_chosen.emit(DRAFT_MODEL)
         self.show_models()
         if self._served is None:
@@ -88,7 +88,7 @@ class ModelsForm(QWidget):
 
     @Slot()
     def show_models(self) -> None:
-        """List the library's models, and request checks of the unknown pairs; or list a server's models."""
+        """List the library's models, ask about unknown pairs, and move a free draft; or list a server's models."""
         if self._served is not None:
             self.target.show_served(self._served, self.served_model, "The model on the server that writes the text.")
             self.draft.show_served(("The server's own",), "", self._drafting)
@@ -109,6 +109,12 @@ class ModelsForm(QWidget):
         self.target.show_problem(library.target_problem(target))
         self.draft.show_problem(self.problem())
         self.ask(target)
+        if self.is_draft_free and self.problem() and not library.unchecked_drafts(target):
+            best = library.best_draft(target)
+            if best not in ("", self.draft.ref):
+                self.draft.wanted = best
+                self.show_models()
+                self.draft_chosen.emit(best)
 
     def problem(self) -> str | None:
         """Why the chosen models can't work together; None if they can, or if it isn't known yet."""
@@ -125,14 +131,9 @@ class ModelsForm(QWidget):
     def take_problems(self, target: str, problems: Mapping[str, str | None]) -> None:
         """Store which drafts fit a target: by reference, a sentence that says why not, or None."""
         self.library.record(target, problems)
-        if target != self.target.ref:
-            return
-        is_known = not self.library.unchecked_drafts(target)
-        if self._is_draft_free and self.problem() and is_known:
-            self.draft.wanted = self.library.best_draft(target) or self.draft.wanted
-            self.draft_chosen.emit(self.draft.wanted)
-        self.show_models()
-        self.changed.emit()
+        if target == self.target.ref:
+            self.show_models()
+            self.changed.emit()
 
     def ask(self, target: str) -> None:
         """Request a check of the drafts that have not been compared with a target, if the model can be one."""

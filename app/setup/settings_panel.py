@@ -192,6 +192,7 @@ class SettingsPanel(QScrollArea):
                 set_value(field, getattr(settings, name))
         self.target.wanted = settings.target
         self.draft.wanted = settings.draft
+        self.models.is_draft_free = False
         self.models.served_model = settings.engine_model
         self.engine.choose(settings.engine)
         self._show_models()
