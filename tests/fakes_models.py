@@ -148,7 +148,7 @@ class FakeHub:
 
     def read_details(self, entry: ModelEntry) -> ModelDetails:
         """Describe a model."""
-        found = self.details.get(entry.ref) or make_details(entry.title)
+        found = self.details.get(entry.ref) or make_details(entry.title, body_parameters=entry.size_bytes)
         if isinstance(found, str):
             raise OutriderError(found)
         return found

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.setup.model_library import ModelLibrary, parameters_text
-from app.tools.models.models import find_models, find_problem
+from app.tools.models.models import find_details, find_models, find_problem
 from core.models.catalogue import ModelEntry, ModelFormat, ModelOrigin, embedded_models, resolve
 from core.text import bytes_of_text, bytes_text
 from tests.fakes import failing, is_sentence, save_model
@@ -63,6 +63,17 @@ def test_the_library_asks_again_about_a_model_that_was_replaced():
     library.add(DRAFT)
     assert library.unchecked_drafts(TARGET.ref) == (DRAFT.ref,)
     assert library.default_draft == DRAFT.ref
+
+
+@pytest.mark.parametrize(("layers", "fits"), [(3, True), (4, False), (6, False)])
+def test_drafts_are_smaller_by_their_parameters_whatever_their_bits(tmp_path, layers, fits):
+    target = resolve(str(save_model(tmp_path / "target", num_hidden_layers=4)))
+    draft = replace(resolve(str(save_model(tmp_path / "draft", num_hidden_layers=layers))), size_bytes=1)
+    library = ModelLibrary([target, draft])
+    library.record(target.ref, {target.ref: None, draft.ref: None})
+    assert library.best_draft(target.ref) == draft.ref, "as far as their sizes tell"
+    library.record_details({entry.ref: find_details(entry) for entry in (target, draft)})
+    assert library.best_draft(target.ref) == (draft.ref if fits else "")
 
 
 def test_a_draft_whose_weights_are_cut_off_has_a_reason_before_anything_is_loaded(tmp_path):

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, ModelEntry, ModelFormat, ModelOrigin, suggested_drafts
-from core.models.fit import MemoryForecast, PairVerdict
+from core.models.fit import MemoryForecast, PairVerdict, smaller_drafts
 from core.models.folder.details import ModelDetails
 from core.models.remote.hub import DownloadProgress
 from core.text import bytes_of_text, bytes_text, duration_text
@@ -244,20 +244,15 @@ class ModelLibrary:
         if made and not self._problems.get((made, target)):
             return made
         fitting = self.fitting_drafts(target)
-        return min(fitting, key=lambda entry: entry.size_bytes).ref if fitting else ""
+        return fitting[0].ref if fitting else ""
 
-    def fitting_drafts(self, target: str) -> tuple[ModelEntry, ...]:
-        """The smaller models that are known to fit a target."""
+    def fitting_drafts(self, target: str) -> list[ModelEntry]:
+        """The smaller models that are known to fit a target, smallest first."""
         aim = self._entries.get(target)
         if aim is None:
-            return ()
-        return tuple(
-            entry
-            for entry in self._entries.values()
-            if entry.ref != target
-            and entry.size_bytes < aim.size_bytes
-            and self._problems.get((entry.ref, target), "unknown") is None
-        )
+            return []
+        known = (entry for ref, entry in self._entries.items() if self._problems.get((ref, target), "unknown") is None)
+        return smaller_drafts(aim, known, lambda entry: self.details(entry.ref))
 
     def drafts_text(self, target: str) -> str:
         """Which drafts suit a model as the target: those on this computer, then those in the catalogue."""

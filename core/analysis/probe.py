@@ -199,9 +199,9 @@ def drafts_here(target_ref: str) -> tuple[str, ...]:
     target = resolve(target_ref)
     suggested = suggested_drafts(target.ref)
 
-    def rank(entry: ModelEntry) -> tuple[bool, int, int]:
+    def rank(entry: ModelEntry) -> tuple[bool, int]:
         order = suggested.index(entry.ref) if entry.ref in suggested else len(suggested)
-        return entry.serves is None, order, entry.size_bytes
+        return entry.serves is None, order
 
     if not (fitting := fitting_drafts(target)):
         hint = f" Get one: `outrider models get {suggested[0]}`." if suggested else " Name one, or get one."

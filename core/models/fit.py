@@ -6,7 +6,7 @@ import contextlib
 import functools
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -299,9 +299,33 @@ def pair_problem(draft_ref: str, target_ref: str) -> str | None:
 
 
 def fitting_drafts(target: ModelEntry) -> list[ModelEntry]:
-    """The smaller models on this computer that can draft for this one."""
-    smaller = (entry for entry in local_models() if entry.size_bytes < target.size_bytes)
+    """The smaller models on this computer that can draft for this one, smallest first."""
+
+    def details(entry: ModelEntry) -> ModelDetails | None:
+        with contextlib.suppress(OutriderError):
+            return read_details(entry)
+        return None
+
+    smaller = smaller_drafts(target, local_models(), details)
     return [entry for entry in smaller if pair_problem(entry.ref, target.ref) is None]
+
+
+def smaller_drafts(
+    target: ModelEntry, drafts: Iterable[ModelEntry], details: Callable[[ModelEntry], ModelDetails | None]
+) -> list[ModelEntry]:
+    """The drafts whose step multiplies fewer parameters than the target's, smallest first.
+
+    Args:
+        details: of a model; the weights of one without any are taken to have 16 bits.
+    """
+
+    def size(entry: ModelEntry, *, drafting: bool) -> int:
+        found = details(entry)
+        return (found.parameters_per_step(drafting=drafting) if found else 0) or entry.size_bytes // 2
+
+    sizes = {entry: size(entry, drafting=True) for entry in drafts if entry.ref != target.ref}
+    most = size(target, drafting=False)
+    return sorted((entry for entry in sizes if sizes[entry] < most), key=sizes.__getitem__)
 
 
 def tokenizer_problem(draft: Mapping[str, Any], target: Mapping[str, Any]) -> str | None:
