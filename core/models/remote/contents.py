@@ -17,7 +17,7 @@ from core.errors import DownloadError, ModelUnreadableError
 from core.files import parse_json, read_json
 from core.models.catalogue import SHARES
 from core.models.folder.vocabulary import vocabulary_problem
-from core.models.folder.weight_files import PICKLED
+from core.models.folder.weight_files import PICKLED, adapter_error
 from core.models.remote import hub
 from core.models.remote.hub import explain
 from core.text import bytes_text
@@ -135,6 +135,8 @@ def _converted_revision(answer: Callable[..., Any], ref: str) -> str | None:
 
 def _refuse_useless(ref: str, names: Iterable[str], everything: list[str]) -> None:
     """Raise ModelUnreadableError, before anything is downloaded, if the model can't be used here."""
+    if "adapter_config.json" in names and not ("config.json" in names and _weights(names)):
+        raise adapter_error(ref)
     if not _weights(names):
         if _matching(names, *_UNSAFE):
             raise ModelUnreadableError(
@@ -148,8 +150,7 @@ def _refuse_useless(ref: str, names: Iterable[str], everything: list[str]) -> No
             )
         raise ModelUnreadableError(f"{ref!r} has no safetensors, so there is nothing to load. Choose another model.")
     if "config.json" not in names:
-        what = "an adapter for another model" if "adapter_config.json" in names else "not a language model"
-        raise ModelUnreadableError(f"{ref!r} has no config.json: it is {what}. Choose another model.")
+        raise ModelUnreadableError(f"{ref!r} has no config.json: it is not a language model. Choose another model.")
 
 
 def refuse_without_tokenizer(ref: str, revision: Revision, folder: Path) -> None:
