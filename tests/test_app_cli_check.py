@@ -14,6 +14,7 @@ from app.__main__ import build_parser, main
 from app.cli.check import build_request
 from core.errors import GenerationError
 from core.experiments.check import check
+from core.experiments.servers.check import _NO_IDS
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, EMBEDDED
 from core.settings import Coupling, VerificationRule
 from tests.errors import failing
@@ -48,6 +49,16 @@ def test_two_names_are_draft_and_target_one_is_the_target_and_none_is_the_embedd
     assert (run.draft, run.target, run.num_draft_tokens, run.coupling) == ("small", "large", 6, Coupling.GUMBEL)
     alone = requested("large", "--method", "prompt-lookup").run
     assert (alone.draft, alone.target, alone.method) == (None, "large", "prompt-lookup")
+
+
+def test_the_template_and_the_system_prompt_are_those_of_the_arguments(tables, capsys):
+    assert [requested(*flags).run.chat for flags in ([], ["--chat"], ["--raw"])] == [None, True, False]
+    assert "has no chat template" in refused(capsys, "check", "--chat")
+    assert "takes no system prompt" in refused(capsys, "check", "--system", "Be brief.")
+    with pytest.raises(SystemExit):
+        main(["check", "--help"])
+    known = capsys.readouterr().out
+    assert all(f"  {flag} " in known for advice in _NO_IDS.values() for flag in re.findall(r"--\w+", advice))
 
 
 @pytest.mark.parametrize("name", [DEFAULT_TARGET, str(EMBEDDED / DEFAULT_TARGET)])

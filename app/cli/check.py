@@ -16,6 +16,7 @@ from app.cli.parsing import (
     add_method_options,
     add_pair,
     add_settings,
+    add_template,
     choose_models,
     common_fields,
     draft_length_or_plain,
@@ -74,6 +75,7 @@ def add_parser(commands: Any) -> None:
     add_settings(parser, "max_new_tokens", max_new_tokens=checks.DEFAULT_TOKENS)
     text = f"suites ({', '.join(SUITES)}) and files with one prompt per line (default: the presets)"
     option(parser, "--prompts NAME|FILE,…", text, names, (), action=Listing)
+    add_template(parser)
     switch(parser, "--transformers", "also compare with transformers' own generate")
     option(parser, "--json FILE", "also write the report here")
     add_method_options(parser)

@@ -107,7 +107,7 @@ def _checked(
 ) -> Iterator[CheckProgress | CheckFinished]:
     began, target = time.monotonic(), loaded.target
     # Sampled blocks follow the first prompts.
-    prompts = tuple(encoded(request.prompts or default_first(target), target, request.run.chat))
+    prompts = tuple(encoded(request.prompts or default_first(target), target, request.run.chat, request.run.system))
     context = CheckContext(request, loaded, prompts, controls, make_drafter)
     sampling = request.run.sampling
     comparisons = [Comparison.GREEDY]

@@ -88,15 +88,18 @@ def joined(sources: Iterable[Iterable[Prompt]]) -> list[Prompt]:
     return found
 
 
-def encoded(prompts: Iterable[Prompt], target: LanguageModel, chat: bool | None = None) -> list[Prompt]:
+def encoded(
+    prompts: Iterable[Prompt], target: LanguageModel, chat: bool | None = None, system: str = ""
+) -> list[Prompt]:
     """The prompts with their ids, in the target's chat template unless `chat` says otherwise.
 
     Raises:
         PromptError: one is empty, or too long.
+        SettingsError: there is a chat template or a system prompt to apply, and the target has no template.
     """
     from core.models.prompting import encode_prompt  # Imported late, so that parsing the command line is fast.
 
-    return [replace(prompt, ids=tuple(encode_prompt(target, prompt.text, chat).ids)) for prompt in prompts]
+    return [replace(prompt, ids=tuple(encode_prompt(target, prompt.text, chat, system).ids)) for prompt in prompts]
 
 
 def first_of_each(prompts: Iterable[Prompt], count: int) -> list[Prompt]:

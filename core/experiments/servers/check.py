@@ -345,7 +345,8 @@ class _CheckHere(_Check):
     def __init__(
         self, request: ServerCheckRequest, controls: RunControls, target: LanguageModel, draft: LanguageModel | None
     ) -> None:
-        prompts = encoded(request.prompts or default_first(target), target, request.request.chat)
+        chat, system = request.request.chat, request.request.system
+        prompts = encoded(request.prompts or default_first(target), target, chat, system)
         super().__init__(request, tuple(prompts), controls)
         self._target, self._draft = target, draft
         self.has_draft = draft is not None
