@@ -339,6 +339,21 @@ def test_without_a_draft_here_the_report_gives_no_reason_why_its_bias_is_not_mea
 
 
 @pytest.mark.usefixtures("session")
+def test_of_several_models_the_one_that_was_named_is_checked(prompts, capsys, tmp_path):
+    models = as_json({"object": "list", "data": [{"id": name, "owned_by": "vllm"} for name in ("small", "target")]})
+    out, no_drafts = tmp_path / "report.json", Answer(["# TYPE vllm:x counter\nvllm:x_total 1.0\n"])
+    with server(speculating, models=models) as fake, server(plain, models=models, metrics=no_drafts) as other:
+        check = ["check", "--engine", fake.url, *prompts, "--temperature", "0", "--json", str(out)]
+        for baseline in ([], ["--baseline-engine", other.url]):
+            assert main([*check, "--target", "target", *baseline]) == 0
+            assert "\nChecked target against target " in capsys.readouterr().out
+            assert json.loads(out.read_text("utf-8"))["model"] == "target"
+            assert main([*check, "--target", "draft", *baseline]) == 2
+            assert "small, target" in capsys.readouterr().err
+        assert {body["model"] for each in (fake, other) for body in each.bodies("/v1/completions")} == {"target"}
+
+
+@pytest.mark.usefixtures("session")
 def test_bad_input_is_one_sentence(prompts, capsys):
     with server(speculating) as fake:
         here = ["--engine", fake.url, "--target", "target"]
@@ -347,6 +362,7 @@ def test_bad_input_is_one_sentence(prompts, capsys):
             ["--baseline-engine", fake.url],
             [*here, "--baseline-engine", fake.url],
             ["--engine", fake.url, "--baseline-engine", fake.url],
+            ["--engine", fake.url, "--baseline-engine", fake.url, "--target", "nix"],
             ["--engine", fake.url, "--baseline-engine", fake.url, "--draft", "draft"],
             [*here, "-k", "3"],
             [*here, "--method", "prompt-lookup"],

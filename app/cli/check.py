@@ -68,7 +68,8 @@ def add_parser(commands: Any) -> None:
     engine = parser.add_argument_group("servers")
     text = "check this server against its --target, run here; with --draft, check its acceptance, too"
     add_engine(engine, text, "")
-    option(engine, "--baseline-engine URL", "the same model on a server that doesn't draft, in place of --target")
+    text = "compare with the same model on a server that doesn't draft; --target is then its name there"
+    option(engine, "--baseline-engine URL", text)
     option(parser, "-k --k N|auto|adaptive", f"tokens to draft (default: {DEFAULT_LENGTH})", draft_length_or_plain)
     add_settings(parser, *SAMPLING, "seed", "coupling", "verification")
     option(parser, "--samples N", "blocks to sample", whole_number, checks.DEFAULT_SAMPLES)
@@ -135,26 +136,35 @@ def _server_check(args: argparse.Namespace, controls: RunControls) -> Iterator[A
     if args.transformers:
         raise UsageError("--transformers is for checks on this machine; leave it out with --engine.")
     refuse_for_engine(args, ("draft", "device", "dtype"))
-    if (target is None) == (args.baseline_engine is None):
+    if target is None and args.baseline_engine is None:
         raise UsageError(
             "Use --target to name the model that the server serves, which then runs here, or --baseline-engine to name "
             "a server that serves the same model without drafting."
         )
-    if draft is not None and target is None:
-        raise UsageError("--draft is checked with the target here; add --target TARGET.")
+    if draft is not None and args.baseline_engine is not None:
+        raise UsageError("--draft is checked with the target here; leave --draft or --baseline-engine out.")
     from core.engines import check_request  # Late: most checks need no HTTP.
 
     server, baseline = find_servers(args)
     settings: dict[str, Any] = {"prompt": "any", "sampling": sampling_of(args)}
     shared = common_fields(args)
     here = {name: shared.pop(name) for name in ("device", "dtype")}
-    local = None if target is None else RunRequest(target=target, draft=draft, **here, **settings)
-    name = target if target in server.models else server.model("")
+    name, local = target or "", None
+    if baseline is None:
+        local = RunRequest(target=name, draft=draft, **here, **settings)
+        if name not in server.models and len(server.models) > 1:
+            raise UsageError(
+                f"The server has several models, {', '.join(server.models)}, but none is called {name!r}. Serve it "
+                "under that name, or use --target and --baseline-engine to compare a model of two servers."
+            )
+        name = name if name in server.models else ""  # Its only model may have another name there.
+    name = server.model(name)
     run = RunRequest(target=name, draft=None, num_draft_tokens=None, engine=server.address.url, **settings, **shared)
     check_request(run, server := server.for_model(name))
     # The models' code is imported only when they are needed: torch takes seconds.
     from core.experiments.servers.check import ServerCheckRequest, check_server
 
+    baseline = baseline and baseline.for_model(name if name in baseline.models else "")
     request = ServerCheckRequest(
         server, local, baseline, run, tuple(find_prompts(args.prompts)), args.samples, args.max_new_tokens
     )

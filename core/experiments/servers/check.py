@@ -88,10 +88,14 @@ class ServerCheckRequest:
             raise SettingsError(f"A check takes at most {MOST_PROMPTS:,} prompts, not {len(self.prompts):,}.")
         refuse_drafting(self.baseline)
 
+    def model(self, server: Server) -> str:
+        """What a server calls the model; a baseline without that name gives its default one."""
+        name = self.request.target
+        return name if name in server.models else server.model("")
+
     def requests(self, server: Server, prompts: Sequence[Prompt], seed: int, **changes: Any) -> list[RunRequest]:
         """A request for each prompt, each with a seed of its own."""
-        name = server.model("" if server is self.baseline else self.request.target)
-        shared = replace(self.request, target=name, engine=server.address.url, **changes)
+        shared = replace(self.request, target=self.model(server), engine=server.address.url, **changes)
         return [replace(shared, prompt=prompt.text, seed=(seed + at) % 2**31) for at, prompt in enumerate(prompts)]
 
 
@@ -161,6 +165,7 @@ class _Check:
             acceptances.append((yield from self._sampled_acceptance()))
         return ServerReport(
             server=self._server.text,
+            model=self._request.model(self._server),
             speculates=self._server.speculation.is_on,
             against=self._against(),
             greedy=identity,
@@ -278,8 +283,9 @@ class _Check:
     # What differs when the target is run here. ---------------------------------------------------------------------
 
     def _against(self) -> str:
-        assert self._request.baseline is not None
-        return f"the server without speculation at {self._request.baseline.address}"
+        baseline = self._request.baseline
+        assert baseline is not None
+        return f"{self._request.model(baseline)} on the server without speculation at {baseline.address}"
 
     def _compared(self, prompt: Prompt, answer: Answer) -> tuple[int, ...]:
         """A text's ids as far as they are compared: one stands for all that end within a character, which ends it."""

@@ -81,6 +81,7 @@ class ServerReport:
     """
 
     server: str
+    model: str
     speculates: bool | None
     against: str
     greedy: IdentityResult
@@ -144,7 +145,7 @@ def report_text(report: ServerReport) -> str:
 def _lines(report: ServerReport) -> Iterator[str]:
     yield report_sentence(report)
     yield report.server
-    yield f"Against {report.against}; took {duration_text(report.seconds)}."
+    yield f"Checked {report.model} against {report.against}; took {duration_text(report.seconds)}."
     yield ""
     yield f"Greedy text: {identity_text(report.greedy)}"
     for item in report.greedy.divergences:
