@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import threading
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ import pytest
 from PySide6.QtCore import QPointF
 from PySide6.QtWidgets import QLabel
 
+from app.__main__ import build_parser
 from app.jobs import Jobs
 from app.run.conclusion import conclusion_of
 from app.run.inspector.inspection import inspect
@@ -388,7 +390,11 @@ def test_a_run_of_trees_shows_shapes_beside_a_chain_and_a_chain_again_after_it(q
     assert not page.shapes.isVisible()
 
 
-def test_a_servers_address_from_a_log_is_one_word_of_the_command_to_copy():
-    run = run_of(drawn(0.5, 10, draft_ms=2.0, verify_ms=20.0))
-    run.request = replace(run.request, engine="http://h/$(id); id")
-    assert "--engine 'http://h/$(id); id' --baseline" in speed_report(run).command
+@pytest.mark.parametrize("chat", [None, True, False])
+def test_the_command_to_copy_has_the_runs_model_and_template_and_quotes_what_a_log_holds(chat, monkeypatch):
+    monkeypatch.setattr("sys.platform", "linux")
+    texts = ["http://h/$(id); id", "my model", "" if chat is False else "It's $HOME."]
+    run = run_of([make_step(0, 3)])
+    run.request = replace(run.request, chat=chat, **dict(zip(("engine", "target", "system"), texts, strict=True)))
+    args = build_parser().parse_args(shlex.split(speed_report(run).command.replace("\\\n", ""))[1:])
+    assert [args.engine, args.target, args.system, args.chat] == [*texts, chat]

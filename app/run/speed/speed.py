@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -27,7 +26,8 @@ from core.analysis.expectation import Estimate
 from core.analysis.steadiness import STEPWISE, covers_one, speedup_interval
 from core.analysis.theory import SpeedupTheory, speedup_theory
 from core.draft_length import lengths_of, shown_draft_length
-from core.settings import SamplingParams
+from core.export.engines.common import local_command
+from core.settings import RunRequest, SamplingParams
 
 EMPTY = "Start a run, and this page shows whether drafting pays, and what limits it."
 NO_UNIT = "There is no plain step to compare this run with."
@@ -38,7 +38,6 @@ SWEEP_IT = (
     "-\u2060-\u2060prompts FILE:"
 )
 """With word joiners, so that no line ends within the option."""
-SWEEP = "outrider sweep --engine {} --baseline-engine URL{} --max-new-tokens {} --out sweep.jsonl"
 UNDRAFTED = "Nothing was drafted: this was plain decoding."
 LATER = "Advice and intervals come after the {}."
 COMPUTING = "Computing the intervals…"
@@ -155,13 +154,7 @@ def speed_report(run: RunView, done: Study | None = None) -> SpeedReport:
     if run.wants_baseline and run.summary is not None and not run.summary.has_baseline:
         measure = Advice(MEASURE_WHOLE, repeats=True)
     if run.request is not None and run.request.engine:
-        request, sampling = run.request, run.request.sampling
-        values = {each.name: getattr(sampling, each.name) for each in fields(sampling)}
-        off = SamplingParams()
-        given = {name: value for name, value in values.items() if name == "temperature" or value != getattr(off, name)}
-        flags = "".join(f" --{name.replace('_', '-')} {value}" for name, value in given.items())
-        command = SWEEP.format(shlex.quote(request.engine), flags, request.max_new_tokens)
-        return SpeedReport(ON_SERVER, basis=SWEEP_IT, command=command)
+        return SpeedReport(ON_SERVER, basis=SWEEP_IT, command=_sweep_command(run.request))
     if found is None:
         return SpeedReport(NO_UNIT, advice=(measure,) if is_over else ())
     theory = done.speedup if done is not None else speedup_theory(sums, plain, num_resamples=0)
@@ -206,6 +199,25 @@ def speed_report(run: RunView, done: Study | None = None) -> SpeedReport:
         predictors=() if predictors is None else tuple(map(predictor_row, predictors.fits)),
         predictors_note="" if done is None or theory is None else predictors_note(predictors),
     )
+
+
+def _sweep_command(request: RunRequest) -> str:
+    """The sweep of a server with a run's settings, for a terminal."""
+    sampling, off = request.sampling, SamplingParams()
+    values = {each.name: getattr(sampling, each.name) for each in fields(sampling)}
+    given = {name: value for name, value in values.items() if name == "temperature" or value != getattr(off, name)}
+    words = [
+        ["outrider", "sweep"],
+        ["--engine", request.engine or ""],
+        ["--baseline-engine", "URL"],
+        ["--target", request.target],
+        *([f"--{name.replace('_', '-')}", str(value)] for name, value in given.items()),
+        [] if request.chat is None else ["--chat" if request.chat else "--raw"],
+        ["--system", request.system] if request.system else [],
+        ["--max-new-tokens", str(request.max_new_tokens)],
+        ["--out", "sweep.jsonl"],
+    ]
+    return local_command(*words).rstrip()
 
 
 def _headline(

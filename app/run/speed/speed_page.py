@@ -226,8 +226,7 @@ class SpeedPage(RunPage):
         self.basis.setText(report.basis)
         self.basis.setVisible(bool(report.basis))
         self._command = report.command
-        # An address that doesn't fit would be broken within.
-        self.command.setText(report.command.replace(" --", " \\\n  --"))
+        self.command.setText(report.command)
         self.copy_button.setText(COPY)
         for widget in (self.command, self.copy_button):
             widget.setVisible(bool(report.command))
