@@ -234,8 +234,8 @@ class LoadResults:
 
     def _crossing(self, at: float, is_gain: bool) -> str:
         each = [crossings(curve) for curve in self._curves()]
-        same = [next((place for place, kind in curve if kind is is_gain), None) for curve in each]
-        places = [place for place in same if place is not None]
+        same = [[place for place, kind in curve if kind is is_gain] for curve in each]
+        places = [min(found, key=lambda place: abs(math.log(place / at))) for found in same if found]
         repeats = f"{len(places)} of {count_text(len(each), 'repeat')}"
         interval = f" ({min(places):.1f} to {max(places):.1f} in {repeats})" if places else ", but in no single repeat"
         change = "Speculation pays from" if is_gain else "The lines cross: speculation pays up to"
