@@ -82,6 +82,15 @@ def test_the_interval_covers_the_speedup_and_widens_on_an_unsteady_machine():
     assert speedup_interval(ours, steps_of([0.0] * 20)) is None
 
 
+def test_the_interval_of_a_few_steps_covers_the_speedup_in_about_nineteen_of_twenty_runs():
+    covered = 0
+    for seed in range(300):
+        ours, plain = (steps_of(steady(mean, 8, 2 * seed + (mean == 10.0))) for mean in (15.0, 10.0))
+        low, high = speedup_interval(ours, plain)
+        covered += low < 10 / 15 < high
+    assert 0.93 < covered / 300 < 0.97
+
+
 def test_a_run_is_called_busy_for_unequal_steps_another_baseline_or_a_speedup_that_can_not_be():
     ours, plain = steps_of(steady(15.0), "ab"), steps_of(steady(10.0))
     assert busy_note(ours, plain, summary_of()) == ""
