@@ -9,6 +9,7 @@ import torch
 
 import core.decode
 import core.drafters.draft_model
+import core.experiments.check
 import core.rounds
 import core.runners.scoring
 import core.verify.rejection
@@ -209,6 +210,28 @@ def test_a_divergence_is_a_near_tie_only_within_the_effect_of_rounding(shift, ve
     assert parting.difference == pytest.approx(shift, rel=0.01)
     assert parting.is_near_tie is (verdict is Verdict.NEAR_TIES)
     assert f"measured difference {shift:.2g}" in report_text(report)
+
+
+@pytest.mark.parametrize(("shift", "verdict"), [(1e-4, Verdict.NEAR_TIES), (0.5, Verdict.NOT_EXACT)])
+def test_a_token_at_the_edge_of_a_filter_is_a_near_tie_only_within_the_effect_of_rounding(shift, verdict):
+    request = make_check(num_samples=200, coupling=Coupling.GUMBEL, sampling=SamplingParams(1.0, top_k=1))
+    report = checked(request, TableSession(shifting(shift)))
+    assert report.verdict is verdict
+    parting = report.identities[1].divergences[0]
+    assert (parting.margin, parting.is_near_tie) == (None, verdict is Verdict.NEAR_TIES)
+    assert f"at the edge of the filters, measured difference {2 * shift:.2g}" in report_text(report)
+
+
+def test_a_wider_filter_is_not_taken_for_rounding_at_its_edge(monkeypatch):
+    def wider(*pair, controls, **more):
+        return core.decode.speculative(*pair, controls=controls.sharing_stop(SamplingParams(0.8, 3), 2), **more)
+
+    monkeypatch.setattr(core.experiments.check, "speculative", wider)
+    found = checked(make_check(num_samples=200, coupling=Coupling.GUMBEL, sampling=SamplingParams(0.8, 2))).identities[
+        1
+    ]
+    assert found.divergences
+    assert not any(divergence.is_near_tie for divergence in found.divergences)
 
 
 @pytest.mark.parametrize("coupling", Coupling)

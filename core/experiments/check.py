@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from core.analysis.near_ties import lead, moved_margin, replay_margin
 from core.controls import Cancelled, RunControls
@@ -214,25 +216,36 @@ def _divergence(
             margin, difference = _measure_against_module(target, (*prompt.ids, *texts[0].ids[:at]), tokens, capacity)
         else:
             margin, difference = _measure(context, comparison, prompt, texts, at)
-    is_near_tie = margin is not None and difference is not None and margin <= difference <= MOST_ROUNDING[target.dtype]
+    is_near_tie = difference is not None and (margin or 0.0) <= difference <= MOST_ROUNDING[target.dtype]
     shown = ["".join(display_texts(target.tokenizer, text.ids[at : at + 1])) for text in texts]
     return Divergence(prompt.name, at, shown[0], shown[1], margin, difference, is_near_tie)
 
 
 def _measure(
     context: CheckContext, comparison: Comparison, prompt: Prompt, texts: tuple[_Text, _Text], at: int
-) -> tuple[float, float]:
-    """The lead of the expected token where one position is scored at a time, and how far it moves in blocks."""
+) -> tuple[float | None, float]:
+    """The lead of the expected token where one position is scored at a time, and how far it moves in blocks.
+
+    The lead is None where blocks move a token over the edge of a filter, and all logits tell how far.
+    """
     target, tokens = context.target, (texts[0].ids[at], texts[1].ids[at])
     options: dict[str, Any] = {
         "check_cancelled": context.controls.check_cancelled,
         "capacity": min(len(prompt.ids) + context.request.num_tokens, target.context_length),
     }
+    rows: list[Tensor] = []
     if comparison is Comparison.GUMBEL:
         noise = gumbel_noise(context.request.run.seed, len(prompt.ids) + at, target.vocab_size, target.device)
-        options["scores"] = lambda logits: probabilities(logits, context.controls.sampling).log() + noise
+
+        def scores(logits: Tensor) -> Tensor:
+            rows.append(logits)
+            return probabilities(logits, context.controls.sampling).log() + noise
+
+        options["scores"] = scores
     margin, in_run = (replay_margin(target, prompt.ids, text.steps, at, tokens, **options) for text in texts)
     difference = abs(margin - in_run)
+    if math.isinf(difference) and in_run < 0:  # A token that both drop, as by a wrong filter, gives NaN.
+        return None, 2.0 * float((rows[0] - rows[1]).abs().nan_to_num(0.0, posinf=0.0).max())
     if difference >= margin:
         return margin, difference
     # The run may have used another number of threads, which sums in another order, as blocks do at any position.

@@ -86,7 +86,8 @@ class Divergence:
     """Where a text first differs from the one it should equal; index counts its tokens from 0.
 
     margin is the lead of `expected`, difference how far it moves when several positions are scored at once; both None
-    where one text ended. A near-tie has its margin within the difference, and that within what rounding does.
+    where one text ended, and the margin where a token moves over the edge of a filter. A near-tie has its margin within
+    the difference, and that within what rounding does.
     """
 
     prompt: str

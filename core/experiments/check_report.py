@@ -184,12 +184,14 @@ def divergence_line(divergence: Divergence) -> str:
     """Where two texts diverged, and by what margin."""
     expected, found = divergence.expected, divergence.found
     where = f"{divergence.prompt}, token {divergence.index + 1}: {expected!r} expected, {found!r} found"
-    if divergence.margin is None or divergence.difference is None:
+    if divergence.difference is None:
         return f"{where}; one text ended there"
-    explained = divergence.margin <= divergence.difference
+    explained = (divergence.margin or 0.0) <= divergence.difference
     kind = "near-tie" if divergence.is_near_tie else "more than rounding" if explained else "no near-tie"
-    margin, difference = (significant_text(value, 2) for value in (divergence.margin, divergence.difference))
-    return f"{where}; margin {margin}, measured difference {difference}: {kind}"
+    margin = "at the edge of the filters"
+    if divergence.margin is not None:
+        margin = f"margin {significant_text(divergence.margin, 2)}"
+    return f"{where}; {margin}, measured difference {significant_text(divergence.difference, 2)}: {kind}"
 
 
 def title_of(test: DistributionTest, sample: str = "block") -> str:
