@@ -138,7 +138,7 @@ def test_a_check_that_is_stopped_ends_with_130_and_a_model_that_fails_with_1_and
         (["--prompts", "nowhere.txt"], "can't be read"),
         (["--prompts", "poems"], "no prompt suite or file"),
         (["-k", "0"], "With K = 0 nothing is drafted, so there is nothing to check. Set K to 1 or more."),
-        (["-k", "99999"], "from 1 to"),
+        (["-k", "99999"], "from 0 to"),
         (["--method", "medusa", "--verification", "block"], "for chains"),
         (["--coupling", "gumbel", "--verification", "block"], "needs rejection coupling"),
         (["--depth", "2"], "no option --depth"),
