@@ -114,7 +114,8 @@ def _events(session: Session, request: RunRequest, controls: RunControls) -> Ite
     if not request.engine:
         yield from session.run(request, controls)
         return
-    from core.engines import ServerSession, identify  # Late: most runs need no HTTP.
+    from core.engines.server import identify  # Late: most runs need no HTTP.
+    from core.engines.session import ServerSession
 
     try:
         server = identify(request.engine, check_cancelled=controls.check_cancelled)

@@ -20,7 +20,9 @@ from app.run.text.tokens import Place
 from app.settings import RunSettings, SettingsStore, runs_folder, settings_of
 from app.setup.model_picker import ModelRole
 from app.worker import run_task
-from core.engines import ServerSession, identify, steps
+from core.engines import steps
+from core.engines.server import identify
+from core.engines.session import ServerSession
 from core.errors import SettingsError
 from core.runlog.log import RunLogWriter
 from core.types import RunStarted, StepSource, TokenKind

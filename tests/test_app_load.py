@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.__main__ import main
-from core.engines import identify
+from core.engines.server import identify
 from core.experiments.prompt_suites import Prompt
 from core.experiments.servers.load import LoadCell, LoadPlan, LoadResults, crossings
 from core.settings import RunRequest

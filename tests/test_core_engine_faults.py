@@ -14,7 +14,11 @@ from typing import Any
 import pytest
 
 from core.controls import RunControls
-from core.engines import Address, Client, ServerSession, client, identify, keep_key, key_for, session
+from core.engines import client, session
+from core.engines.address import Address, keep_key, key_for
+from core.engines.client import Client
+from core.engines.server import identify
+from core.engines.session import ServerSession
 from core.errors import ServerBusyError, ServerError, ServerRefusedError
 from core.experiments.servers.answers import ask_all
 from core.runlog.log import to_record

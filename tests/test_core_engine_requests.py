@@ -11,7 +11,11 @@ from typing import Any
 import pytest
 
 from core.controls import RunControls
-from core.engines import Client, ServerSession, client, identify, read_metrics
+from core.engines import client
+from core.engines.client import Client
+from core.engines.metrics import read_metrics
+from core.engines.server import identify
+from core.engines.session import ServerSession
 from core.errors import ServerRefusedError
 from core.types import Finished, FinishReason, PrefillDone, RunStarted
 from tests.fake_servers import (

@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 
 from core.controls import RunControls
-from core.engines import Address, Chunk, Product, Server, ServerSession, Speculation, Token, advice, identify, session
+from core.engines import session
+from core.engines.address import Address
 from core.engines.metrics import difference, parse_metrics
-from core.engines.steps import StepMaker, align, split_text
+from core.engines.server import Product, Server, Speculation, identify
+from core.engines.session import ServerSession, advice
+from core.engines.steps import Chunk, StepMaker, Token, align, split_text
 from core.experiments.servers.answers import Answer, ask_all
 from core.export.run_data import mean_acceptance_length, run_data
 from core.runlog.log import RunLogWriter, to_record

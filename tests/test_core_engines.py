@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from core.controls import RunControls
-from core.engines import ServerSession, advice, identify, stream_chunks
+from core.engines.adapters import stream_chunks
+from core.engines.server import identify
+from core.engines.session import ServerSession, advice
 from core.errors import SettingsError
 from core.export.files import export_csv, export_html, export_jsonl
 from core.runlog.log import RunLogWriter

@@ -16,7 +16,8 @@ import torch
 import app.cli.check
 from app.__main__ import main
 from core.controls import RunControls
-from core.engines import Token, identify
+from core.engines.server import identify
+from core.engines.steps import Token
 from core.errors import ServerError, SettingsError
 from core.experiments.check_plan import Verdict
 from core.experiments.distribution_statistics import fit_to_top, homogeneity

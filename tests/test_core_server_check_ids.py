@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from core.controls import RunControls
-from core.engines import Chunk, Token, identify
+from core.engines.server import identify
+from core.engines.steps import Chunk, Token
 from core.errors import ServerRefusedError
 from core.experiments.check_plan import Verdict
 from core.experiments.check_report import identity_text

@@ -143,7 +143,7 @@ def _server_check(args: argparse.Namespace, controls: RunControls) -> Iterator[A
         )
     if draft is not None and args.baseline_engine is not None:
         raise UsageError("--draft is checked with the target here; leave --draft or --baseline-engine out.")
-    from core.engines import check_request  # Late: most checks need no HTTP.
+    from core.engines.session import check_request  # Late: most checks need no HTTP.
 
     server, baseline = find_servers(args)
     settings: dict[str, Any] = {"prompt": "any", "sampling": sampling_of(args)}

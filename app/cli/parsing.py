@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from app.cli.errors import UsageError
 from core.draft_length import DraftLength, parse_draft_length, parse_draft_lengths
 from core.drafters.registry import METHODS, Method, get_method, split_options
+from core.engines.address import KEY_VARIABLE, Address
 from core.errors import OutriderError, SettingsError
 from core.experiments.bench_plan import split_name
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, embedded_models, resolve
@@ -23,7 +24,7 @@ from core.settings import SETTINGS, SamplingParams, declared, user_default
 from core.text import did_you_mean
 
 if TYPE_CHECKING:
-    from core.engines import Server
+    from core.engines.server import Server
 
 T = TypeVar("T")
 
@@ -299,8 +300,7 @@ def find_servers(args: argparse.Namespace) -> tuple[Server, Server | None]:
     Raises:
         ServerError: one of them doesn't answer, or is no such server.
     """
-    from core.engines import Address, identify  # Late: most commands need no HTTP.
-    from core.engines.address import KEY_VARIABLE
+    from core.engines.server import identify  # Late: most commands need no HTTP.
 
     def host(url: str) -> tuple[str, str | None]:
         parts = urlsplit(Address.parse(url).url)

@@ -64,7 +64,8 @@ from core.types import (
 )
 
 if TYPE_CHECKING:
-    from core.engines import Server, ServerSession
+    from core.engines.server import Server
+    from core.engines.session import ServerSession
     from core.session import Session
 
 
@@ -121,7 +122,7 @@ def build_request(args: argparse.Namespace, server: Server | None = None) -> Run
     shared = common_fields(args, "max_new_tokens", "baseline", "inspect")
     shared |= {"prompt": "not read yet", "sampling": sampling_of(args), "stop": tuple(args.stop)}
     if server is not None:
-        from core.engines import check_request
+        from core.engines.session import check_request
 
         refuse_for_engine(args)
         target = server.model(args.target or "")
@@ -151,7 +152,7 @@ def execute(args: argparse.Namespace) -> int:
     """Run, and return the exit code."""
     server = None
     if args.engine is not None:
-        from core.engines import ServerSession  # Late: most runs need no HTTP.
+        from core.engines.session import ServerSession  # Late: most runs need no HTTP.
 
         server, _ = find_servers(args)
     request = build_request(args, server)
@@ -388,7 +389,7 @@ class _Run:
         _show_results(self._console, _rows(summary, self._request, self._config))
         notes = [absence_note(self._ours, self._plain), busy_note(self._ours, self._plain, summary)]
         if self._request.engine:
-            from core.engines import advice
+            from core.engines.session import advice
 
             notes.append(advice(self._config, summary, self._ours.sources))
         for note in filter(None, notes):

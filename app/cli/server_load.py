@@ -43,7 +43,7 @@ def build_plan(args: argparse.Namespace, few: int, local: Iterable[str]) -> Load
         UsageError: a flag that only the engine of this machine has.
         ServerError: a server doesn't answer, or hasn't the model.
     """
-    from core.engines import check_request  # Late: most sweeps need no HTTP.
+    from core.engines.session import check_request  # Late: most sweeps need no HTTP.
     from core.experiments.servers.load import LoadPlan
 
     refuse_for_engine(args)

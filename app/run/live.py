@@ -346,7 +346,7 @@ class LiveView(QObject):
 def _advice(run: RunView) -> str:
     if run.summary is None or run.summary.source is None or run.started is None:
         return ""
-    from core.engines import advice  # Late: most runs need no HTTP.
+    from core.engines.session import advice  # Late: most runs need no HTTP.
 
     return advice(run.started.config, run.summary, run.counts.sums.sources)
 

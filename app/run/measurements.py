@@ -108,7 +108,7 @@ class MetricTiles(QWidget):
             tokens, speed = summary.num_tokens, summary.tokens_per_second
             acceptance, efficiency = summary.draft_acceptance_rate, summary.block_efficiency
         elif run.is_on_server:
-            from core.engines import shows_speed  # Late: most runs need no HTTP.
+            from core.engines.steps import shows_speed  # Late: most runs need no HTTP.
 
             speed = speed if shows_speed(sums.num_steps - 1, sums.total_ms) else None
         if speed is None and run.is_on_server and summary is not None:

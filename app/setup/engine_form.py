@@ -11,10 +11,11 @@ from PySide6.QtWidgets import QDialog, QLineEdit, QWidget
 from app.jobs import Job, Jobs
 from app.setup.model_picker import ModelCombo
 from app.widgets.fields import boxed, column, labelled, line_edit, plain_tip, push_button, row, set_flag, wrapped_label
+from core.engines.address import Address, keep_key
 from core.errors import ServerError, ServerRefusedError
 
 if TYPE_CHECKING:
-    from core.engines import Address, Server
+    from core.engines.server import Server
 
 HERE = "This machine"
 ENGINE_HELP = "Where the text is written: by models on this machine, or by a vLLM, SGLang or llama.cpp server."
@@ -33,8 +34,6 @@ def parse_address(text: str) -> Address:
     Raises:
         ServerRefusedError: it is none, or holds a password.
     """
-    from core.engines import Address  # Late, as below: most people need no HTTP, which takes time to import.
-
     address = Address.parse(text)
     if address.login is not None:
         raise ServerRefusedError(NO_PASSWORDS)
@@ -42,15 +41,9 @@ def parse_address(text: str) -> Address:
 
 
 def _identified(job: Job, url: str, key: str | None = None) -> Server:
-    from core.engines import identify
+    from core.engines.server import identify  # Late: most people need no HTTP, which takes time to import.
 
     return identify(url, key, job.check)
-
-
-def _keep(address: Address, key: str) -> None:
-    from core.engines import keep_key
-
-    keep_key(address, key)
 
 
 class ServerDialog(QDialog):
@@ -135,7 +128,7 @@ class ServerDialog(QDialog):
         self._leave()
         key = self.key.text().strip()
         self._job = self._jobs.submit(
-            lambda _job: _keep(address, key) if key else None,  # A keyring may ask for its own password first.
+            lambda _job: keep_key(address, key) if key else None,  # A keyring may ask for its own password first.
             then=lambda _: self._add(address),
             failed=partial(self._say, is_problem=True),
             what="The key could not be kept",
@@ -282,5 +275,5 @@ class EngineForm(QWidget):
         except ServerRefusedError:
             pass  # An address that is refused has no key.
         else:
-            self._jobs.submit(lambda _job: _keep(address, ""), must_finish=True)
+            self._jobs.submit(lambda _job: keep_key(address, ""), must_finish=True)
         self.choose("")

@@ -33,7 +33,8 @@ from app.window_layout import bring_forward, open_at
 from core.settings import RunRequest
 
 if TYPE_CHECKING:
-    from core.engines import Server, Snapshot
+    from core.engines.metrics import Snapshot
+    from core.engines.server import Server
 
 POLL_MS = 1_500
 NONE_POLL_MS = 15_000
@@ -172,7 +173,8 @@ class ServerWindow(QDialog):
             return
 
         def read(job: Job) -> tuple[float, Snapshot | Server | None]:
-            from core.engines import identify, read_metrics
+            from core.engines.metrics import read_metrics
+            from core.engines.server import identify
 
             if is_stale:
                 return time.perf_counter(), identify(server.address.url, server.key, job.check)
@@ -185,7 +187,8 @@ class ServerWindow(QDialog):
         )
 
     def _take(self, reading: tuple[float, Snapshot | Server | None]) -> None:
-        from core.engines import Server, difference
+        from core.engines.metrics import difference
+        from core.engines.server import Server
 
         at, after = reading
         if self._server is None:

@@ -19,7 +19,7 @@ from app.widgets.pictures import Table
 from app.widgets.plots import QUARTERS, TOP, Plot
 
 if TYPE_CHECKING:
-    from core.engines import Snapshot
+    from core.engines.metrics import Snapshot
 
 MOST_POINTS = 2_400
 """An hour; older points are dropped."""

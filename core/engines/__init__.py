@@ -1,5 +1,8 @@
 """Servers as engines: vLLM, SGLang and llama-server run a request, with the events of a run on this machine.
 
+    from core.engines.server import identify
+    from core.engines.session import ServerSession
+
     server = identify("http://127.0.0.1:8000")             # -> Server: product, version, models, context_length,
     print(server.text)                                     #    speculation (is_on, method, num_draft_tokens), metrics
     request = RunRequest(target=server.model(""), draft=None, prompt="Why is the sky blue?", num_draft_tokens=None,
@@ -29,33 +32,3 @@ of one sentence: `ServerBusyError` (429, 503: has `retry_after`; `run` waits for
 `ServerRefusedError` (address, key, model or setting don't fit). Keys are kept by address
 (`key_for`, `keep_key`), and no text, log or repr holds one.
 """
-
-from core.engines.adapters import stream_chunks
-from core.engines.address import Address, keep_key, key_for
-from core.engines.client import Client
-from core.engines.metrics import Snapshot, difference, read_metrics
-from core.engines.server import Product, Server, Speculation, identify
-from core.engines.session import ServerSession, advice, check_request
-from core.engines.steps import Chunk, Reported, Token, shows_speed
-
-__all__ = [
-    "Address",
-    "Chunk",
-    "Client",
-    "Product",
-    "Reported",
-    "Server",
-    "ServerSession",
-    "Snapshot",
-    "Speculation",
-    "Token",
-    "advice",
-    "check_request",
-    "difference",
-    "identify",
-    "keep_key",
-    "key_for",
-    "read_metrics",
-    "shows_speed",
-    "stream_chunks",
-]

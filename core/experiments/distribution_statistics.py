@@ -23,7 +23,7 @@ from core.settings import MAX_DRAFT_TOKENS
 from core.types import depths_of
 
 if TYPE_CHECKING:
-    from core.engines import Token
+    from core.engines.steps import Token
 
 LEAST_EXPECTED = 5.0
 """Cells expected less often are joined with others, as usual for chi-squared."""

@@ -11,8 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from core.controls import Cancelled, RunControls
-from core.engines import Chunk, Client, Reported, Server, Token, stream_chunks
-from core.engines.steps import StepMaker, align, shows_speed
+from core.engines.adapters import stream_chunks
+from core.engines.client import Client
+from core.engines.server import Server
+from core.engines.steps import Chunk, Reported, StepMaker, Token, align, shows_speed
 from core.errors import ServerError, ServerRefusedError, SettingsError
 from core.settings import RunRequest
 from core.types import UNKNOWN_ID, StepsCounted, StepSource

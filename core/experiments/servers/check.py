@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from core.controls import Cancelled, RunControls
-from core.engines import Product, Server
+from core.engines.server import Product, Server
 from core.errors import ServerRefusedError, SettingsError
 from core.experiments.bench_plan import num_equal
 from core.experiments.check import MOST_ROUNDING
