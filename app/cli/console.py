@@ -50,13 +50,15 @@ def is_terminal(stream: Any) -> bool:
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Leave it to `writing_output`; rich would end the process with an exit code of its own."""
-        raise BrokenPipeError
+        """Print no more on stderr, and leave standard output to `writing_output`; rich would end the process."""
+        if self.file is not sys.stderr:
+            raise BrokenPipeError
+        self.quiet = True
 
 
-def plain_console(stream: Any, width: int | None = None) -> Console:
+def plain_console(stream: Any, width: int | None = None, *, quiet: bool = False) -> Console:
     """A console that prints text as it is, without markup, highlighting or emoji codes."""
-    return _Console(file=stream, highlight=False, markup=False, emoji=False, width=width)
+    return _Console(file=stream, highlight=False, markup=False, emoji=False, width=width, quiet=quiet)
 
 
 def printable(text: str) -> str:

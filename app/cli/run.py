@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from app.cli.console import NONE, figure_text, holds_other, make_engine, printable, read_prompt
+from app.cli.console import NONE, figure_text, holds_other, make_engine, plain_console, printable, read_prompt
 from app.cli.errors import Exit, OutputClosed, OutputError, UsageError, say, stop_on_interrupt
 from app.cli.parsing import (
     SAMPLING,
@@ -200,17 +200,6 @@ _ENDS = {
 }
 
 
-class _Stderr(Console):
-    def __init__(self, *, quiet: bool) -> None:
-        # Without a file, rich would write to standard output, into the text.
-        quiet = quiet or sys.stderr is None
-        super().__init__(file=sys.stderr, highlight=False, markup=False, emoji=False, quiet=quiet)
-
-    def on_broken_pipe(self) -> None:
-        """Stop printing; rich would end the process, although the run and its text are fine."""
-        self.quiet = True
-
-
 def _show_start(console: Console, config: Mapping[str, Any], *, legend: bool) -> None:
     """Print the models, and on a terminal the meaning of the colours."""
     target, k = config.get("target"), config.get("num_draft_tokens")
@@ -319,7 +308,8 @@ class _Run:
         self._make = make
         self._config: Mapping[str, Any] = {}
         self._log, self._log_is_output = log, not shows_text
-        self._console = _Stderr(quiet=quiet)
+        # Without a file, rich would write to standard output, into the text.
+        self._console = plain_console(sys.stderr, quiet=quiet or sys.stderr is None)
         self._controls = RunControls.from_request(request)
         sink = Sink(sys.stdout, styled=not quiet)
         self._on_terminal = sink.is_terminal
