@@ -106,6 +106,16 @@ def test_both_lines_and_the_gain_over_the_load(capsys, tmp_path):
     assert last["sentence"] in shown
 
 
+def test_the_baseline_may_have_another_name_for_its_only_model(tmp_path):
+    out, named = tmp_path / "load.jsonl", {"/v1/models": as_json({"data": [{"id": "same-model"}]})}
+    with FakeServer(llama_server()) as fake, FakeServer({**llama_server(), **NO_DRAFTS, **named}) as plain:
+        (name,) = identify(fake.url).models
+        urls = ["--engine", fake.url, "--baseline-engine", plain.url]
+        assert sweep(*urls, "--target", name, "--concurrency", "1", "--repeats", "1", "--out", str(out)) == 0
+    header = json.loads(out.read_text("utf-8").splitlines()[0])
+    assert (header["engine"]["model"], header["baseline"]["model"]) == (name, "same-model")
+
+
 def test_a_text_without_drafts_counts_in_the_acceptance_of_a_load(tmp_path):
     def text(**drafts: int) -> Any:
         end = {"content": "", "stop": True, "stop_type": "limit", "timings": {"predicted_n": 1, **drafts}}

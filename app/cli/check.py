@@ -164,7 +164,7 @@ def _server_check(args: argparse.Namespace, controls: RunControls) -> Iterator[A
     # The models' code is imported only when they are needed: torch takes seconds.
     from core.experiments.servers.check import ServerCheckRequest, check_server
 
-    baseline = baseline and baseline.for_model(name if name in baseline.models else "")
+    baseline = baseline and baseline.for_model(baseline.counterpart(name))
     request = ServerCheckRequest(
         server, local, baseline, run, tuple(find_prompts(args.prompts)), args.samples, args.max_new_tokens
     )

@@ -55,7 +55,8 @@ def build_plan(args: argparse.Namespace, few: int, local: Iterable[str]) -> Load
     counts = args.concurrency or DEFAULT_CONCURRENCY
     prompts = prompts_of(args, "chat", few)
     engine, baseline = find_servers(args)
-    engine, baseline = engine.for_model(args.target or ""), baseline and baseline.for_model(args.target or "")
+    engine = engine.for_model(args.target or "")
+    baseline = baseline and baseline.for_model(baseline.counterpart(args.target or ""))
     request = RunRequest(
         target=engine.model(args.target or ""),
         draft=None,
@@ -67,7 +68,7 @@ def build_plan(args: argparse.Namespace, few: int, local: Iterable[str]) -> Load
     )
     for server in (engine, baseline):
         if server is not None:
-            check_request(replace(request, target=server.model(args.target or "")), server)
+            check_request(replace(request, target=server.counterpart(args.target or "")), server)
     return LoadPlan(engine, baseline, request, args.target or "", prompts, counts, args.repeats)
 
 

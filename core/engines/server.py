@@ -102,6 +102,14 @@ class Server:
         has = f"it has {', '.join(self.models[:5])}{' and more' if len(self.models) > 5 else ''}"
         raise ServerRefusedError(f"{self.address} has no model {name!r}; {has}.{did_you_mean(name, self.models)}")
 
+    def counterpart(self, name: str) -> str:
+        """What it calls a model of another server: the same, or its only model's name.
+
+        Raises:
+            ServerRefusedError: none of its several models has that name.
+        """
+        return self.models[0] if len(self.models) == 1 else self.model(name)
+
     def for_model(self, name: str) -> Server:
         """This server with that model as its default; what a router reports of another one isn't known of it.
 

@@ -89,9 +89,8 @@ class ServerCheckRequest:
         refuse_drafting(self.baseline)
 
     def model(self, server: Server) -> str:
-        """What a server calls the model; a baseline without that name gives its default one."""
-        name = self.request.target
-        return name if name in server.models else server.model("")
+        """What a server calls the model."""
+        return server.counterpart(self.request.target)
 
     def requests(self, server: Server, prompts: Sequence[Prompt], seed: int, **changes: Any) -> list[RunRequest]:
         """A request for each prompt, each with a seed of its own."""

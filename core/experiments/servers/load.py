@@ -71,7 +71,7 @@ class LoadPlan:
         The measurement ends with the first worker that finds no more work: with one each, with the shortest text.
         """
         rounds = math.ceil((3 * concurrency if concurrency > 1 else 1) / len(self.prompts))
-        template = replace(self.request, target=server.model(self.model), engine=server.address.url)
+        template = replace(self.request, target=server.counterpart(self.model), engine=server.address.url)
         return [
             replace(template, prompt=prompt.text, seed=self.request.seed + 1_000 * repeat + index)
             for index, prompt in enumerate(self.prompts * rounds)
@@ -168,7 +168,7 @@ def _metrics(server: Server, model: str) -> Snapshot | None:
     if server.metrics is None:
         return None
     with server.client() as client, contextlib.suppress(ServerError):
-        return read_metrics(client, server.query(model))
+        return read_metrics(client, server.query(server.counterpart(model)))
     return None
 
 
@@ -299,7 +299,7 @@ def _described(server: Server, model: str) -> dict[str, Any]:
         "product": str(server.product),
         "version": server.version,
         "address": server.address.url,
-        "model": server.model(model),
+        "model": server.counterpart(model),
         "speculates": speculation.is_on,
         "method": speculation.method,
         "num_draft_tokens": speculation.num_draft_tokens,
