@@ -220,7 +220,7 @@ class MainWindow(QMainWindow):
         self.banner.close_button.clicked.connect(self._on_settings_changed)
         bar = self.introduction.bar
         # The text, where Space pauses, gets their focus. Qt would choose the next control.
-        for hidden in (bar.go_button, bar.leave_button, self.playback.full_button, self.banner.close_button):
+        for hidden in (bar.go_button, bar.leave_button, self.playback.full_button):
             hidden.clicked.connect(self.transcript.view.setFocus)
         for mended in (self.controller.freed, self.models.mended):
             mended.connect(self.banner.retract)

@@ -173,3 +173,7 @@ def test_the_run_page_and_the_speed_page_agree_on_a_short_run():
     run.summary = replace(run.summary, measured_speedup=2.4)
     assert conclusion_of(run).headline.startswith("2.40 times as fast")
     assert "drafting pays here" in speed_report(run).headline
+    slow = run_of(drawn(0.05, 4, count=12))
+    slow.summary = replace(slow.summary, measured_speedup=0.6)
+    assert conclusion_of(slow).headline.startswith("Slower than plain decoding")
+    assert speed_report(slow).headline.endswith(": slower than plain decoding."), "nothing else was looked at"

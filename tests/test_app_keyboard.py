@@ -267,9 +267,8 @@ def test_the_text_gets_the_focus_of_a_button_that_a_run_disables_or_hides(shown,
     run_to_end(shown)
     assert shown.transcript.view.hasFocus()
     shown.playback.set_pace(Pace.SLOWED)
-    shown.banner.show_sentence("A problem.")
     bar = shown.introduction.bar
-    for button in (shown.banner.close_button, shown.playback.full_button, bar.leave_button, bar.go_button):
+    for button in (shown.playback.full_button, bar.leave_button, bar.go_button):
         shown.introduction._show_part(Part.LIVE)
         press(button)
         assert shown.transcript.view.hasFocus()

@@ -93,7 +93,7 @@ def test_a_few_blocks_tell_nothing():
     assert not found.is_enough
     assert found.main_limit is None
     (advice,) = advise(Tally(steps), found, MODEL)
-    assert "20 steps that draft, and this run had 19: generate about 100 tokens" in advice.text
+    assert "Generate about 100 tokens: advice takes 20 steps that draft, and this run had 19." in advice.text
     assert advice.settings == {"max_new_tokens": 100}
     (advice,) = advise(Tally(steps), found, {**MODEL, "max_new_tokens": 128})
     assert "a prompt with a longer answer" in advice.text
@@ -212,7 +212,9 @@ def test_steps_that_found_nothing_are_counted():
     assert "3 of 83 steps" in advice.text
     often = [make_step(0, 0)] * 6 + [make_step(1, 1)] * 19
     (advice,) = promises(often, {**MODEL, "num_draft_tokens": "auto"})
-    assert "generate about" in advice.text, "a verdict on drafting takes more than that"
+    assert advice.text.startswith("Generate about 47 tokens"), "a verdict on drafting takes more than that"
+    (advice,) = promises([make_step(0, 0)] * 2, {**MODEL, "method": "prompt-lookup"})
+    assert "this run had 0" in advice.text, "two steps don't tell what the text is like"
 
 
 def tree(accepted: int, *, draft_ms=2.0, verify_ms=14.0):

@@ -112,6 +112,7 @@ def test_a_gated_model_says_how_to_get_access(server, home):
     *(({name: b"a", "adapter_config.json": b"{}", **rest}, "is an adapter for another model") for name, rest in (
         ("adapter_model.safetensors", {}), ("adapter_model.safetensors", {"config.json": b"{}"}),
         ("adapter_model.bin", {}), ("model.safetensors", {}))),
+    ({"adapter_config.json": b"{}", "adapter_model.safetensors": b"a", "merged.gguf": b"GGUF"}, "'merged.gguf'"),
     ({"model.safetensors": b"m"}, "config.json"),
     ({"README.md": b"", "b.Q8_0.gguf": b"GGUF", "a.Q4_0.gguf": b"GGUF"}, "a.Q4_0.gguf"),
     (model_files(model__safetensors=None, pytorch_model__bin=b"p"), "pickle"),

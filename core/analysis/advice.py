@@ -156,14 +156,14 @@ def _of_too_few(sums: Tally, diagnosis: Diagnosis, config: Mapping[str, Any]) ->
             "decoding is best here; a fixed K shows by how much.",
             settings={"length_policy": LengthPolicy.FIXED},
         )
-    elif blocks and not is_rare:
+    elif not is_rare and config.get("num_draft_tokens") != 0:
+        why = f"advice takes {LEAST_BLOCKS} steps that draft, and this run had {blocks}"
         # A step emits at most one token more than it drafts in a row.
-        enough = math.ceil(LEAST_BLOCKS * (len(sums.positions) + 1) * steps / blocks)
-        text = f"Advice takes {LEAST_BLOCKS} steps that draft, and this run had {blocks}"
+        enough = LEAST_BLOCKS * len(sums.positions) + math.ceil(LEAST_BLOCKS * steps / max(blocks, 1))
         if enough > (number_of(config.get("max_new_tokens")) or 0):
-            yield Advice(f"{text}: generate about {enough:,} tokens.", settings={"max_new_tokens": enough})
+            yield Advice(f"Generate about {enough:,} tokens: {why}.", settings={"max_new_tokens": enough})
         else:
-            yield Advice(f"{text}: let the run finish, or choose a prompt with a longer answer.")
+            yield Advice(f"Let the run finish, or choose a prompt with a longer answer: {why}.")
     else:
         yield from _undrafted(sums, config)
 

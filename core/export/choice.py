@@ -170,7 +170,8 @@ class Choice:
         if self.measured_speedup is None:
             return ""
         measure = "Before serving, measure this pair on the serving machine."
-        at = "" if self.k_note else f" with K = {self.k}"  # A mean is no K that the run used.
+        # A mean is no K that the run used.
+        at = f" with K = {self.k}" if not self.k_note or self.k_note.startswith(MOVED) else ""
         if self.interval and covers_one(self.interval):
             this = "The machine was busy, and this" if self.was_busy else "This"
             return f"{this} run can't tell whether drafting pays{at}. {measure}"

@@ -243,6 +243,8 @@ def _headline(
         return f"{speed} {at}: no measurable difference from plain decoding."
     if found.speedup > BREAK_EVEN:
         return f"{speed} {at}: drafting pays here."
+    if not found.is_enough:  # For a word on other settings.
+        return f"{speed} {at}: slower than plain decoding."
     if any((item.speedup or 0.0) > BREAK_EVEN for item in advice):
         return f"{speed} {at}: slower than plain decoding, but other settings should pay."
     return f"{speed} {at}: don't speculate here."

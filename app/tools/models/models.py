@@ -228,13 +228,17 @@ class Models(QObject):
         if missing := self.library.undescribed():
             self._details_job = self._submit(
                 lambda job: answer_each(job, missing, lambda entry: entry.ref, find_details),
-                then=self._on_details_read,
+                then=self._on_all_details_read,
                 progress=self._on_details_read,
             )
 
     def _on_details_read(self, details: dict[str, ModelDetails | str]) -> None:
         self.library.record_details(details)
         self._refresh()
+
+    def _on_all_details_read(self, details: dict[str, ModelDetails | str]) -> None:
+        self._on_details_read(details)
+        self.form.changed.emit()  # Which drafts are smaller than a target is known now.
 
     @Slot(str, object)
     def _check_pairs(self, target: str, drafts: tuple[str, ...]) -> None:

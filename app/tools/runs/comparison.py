@@ -292,7 +292,8 @@ def _most_telling(signs: Sequence[list[str]]) -> list[list[str]]:
 def _sign(name: str, texts: Sequence[str]) -> list[str]:
     """How a setting tells the columns apart."""
     form = SIGNS.get(name, f"{_title(name)} {{}}")
-    return [form.format(_cut(_short(text))) if text else "" for text in texts]
+    short = map(_short, texts) if name in MODELS else texts
+    return [form.format(_cut(text)) if text else "" for text in short]
 
 
 def _joined(*parts: str) -> str:

@@ -135,15 +135,17 @@ def _converted_revision(answer: Callable[..., Any], ref: str) -> str | None:
 
 def _refuse_useless(ref: str, names: Iterable[str], everything: list[str]) -> None:
     """Raise ModelUnreadableError, before anything is downloaded, if the model can't be used here."""
-    if "adapter_config.json" in names and not ("config.json" in names and _weights(names)):
+    pickled, ggufs = _matching(names, *_UNSAFE), _matching(everything, "*.gguf")
+    is_whole = "config.json" in names and (_weights(names) or any(not name.startswith("adapter_") for name in pickled))
+    if "adapter_config.json" in names and not (is_whole or ggufs):
         raise adapter_error(ref)
     if not _weights(names):
-        if _matching(names, *_UNSAFE):
+        if pickled:
             raise ModelUnreadableError(
                 f"The weights of {ref!r} are pickle files, which can run code when they are opened, so they are not "
                 "downloaded. Choose a model with safetensors."
             )
-        if ggufs := _matching(everything, "*.gguf"):
+        if ggufs:
             raise ModelUnreadableError(
                 f"{ref!r} contains only GGUF files. Download one yourself, such as {ggufs[0]!r}, and name that file "
                 "instead."
