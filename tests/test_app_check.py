@@ -119,6 +119,9 @@ def test_near_ties_are_shown_with_margin_and_difference_and_that_the_settings_ha
     assert panel.subject.text() == before
     set_value(window.controls.fields["dtype"], DType.BFLOAT16)
     assert panel.subject.text().endswith("The settings have changed since."), "precision is one of them"
+    window.controls.apply(replace(window.controls.settings(""), dtype=DType.AUTO, system="Be brief."))
+    window.controls.changed.emit()
+    assert panel.subject.text().endswith("The settings have changed since."), "and what the prompts are preceded by"
 
 
 def test_first_tokens_are_shown_and_heard_and_the_report_is_copied_and_saved(checking, qtbot, dialogs, tmp_path):

@@ -12,6 +12,7 @@ from core.drafters.base import DrafterSetup
 from core.drafters.registry import build_drafter
 from core.errors import GenerationError
 from core.models.language_model import LanguageModel
+from core.settings import Coupling, SamplingParams
 from tests.fakes import (
     GREEDY,
     TableModel,
@@ -24,6 +25,7 @@ from tests.fakes import (
     tiny_module,
 )
 from tests.faults import KeepsARejectedPosition, Wrapped, with_runners
+from tests.test_core_check import TableSession, checked, make_check, shifting
 
 NUM_PROMPT, LENGTH, K = 8, 40, 4
 
@@ -129,3 +131,11 @@ def test_nan_is_a_sentence_and_measuring_can_be_cancelled():
 
     with pytest.raises(Cancelled):
         moved_margin(table_model(random_rows(8, 1), 8), [0], [0] * 29, (0, 1), K, check_cancelled=cancel)
+
+
+def test_a_token_that_only_blocks_lose_is_no_near_tie():
+    request = make_check(num_samples=200, coupling=Coupling.GUMBEL, sampling=SamplingParams(1.0))
+    report = checked(request, TableSession(shifting(-torch.inf)))
+    found = [parting for item in report.identities for parting in item.divergences]
+    assert found
+    assert not any(parting.is_near_tie for parting in found)

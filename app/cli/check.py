@@ -68,7 +68,7 @@ def add_parser(commands: Any) -> None:
     engine = parser.add_argument_group("servers")
     text = "check this server against its --target, run here; with --draft, check its acceptance, too"
     add_engine(engine, text, "")
-    text = "compare with the same model on a server that doesn't draft; --target is then its name there"
+    text = "compare with the same model on a server that doesn't draft; --target is then its name on the servers"
     option(engine, "--baseline-engine URL", text)
     option(parser, "-k --k N|auto|adaptive", f"tokens to draft (default: {DEFAULT_LENGTH})", draft_length_or_plain)
     add_settings(parser, *SAMPLING, "seed", "coupling", "verification")
@@ -152,13 +152,8 @@ def _server_check(args: argparse.Namespace, controls: RunControls) -> Iterator[A
     name, local = target or "", None
     if baseline is None:
         local = RunRequest(target=name, draft=draft, **here, **settings)
-        if name not in server.models and len(server.models) > 1:
-            raise UsageError(
-                f"The server has several models, {', '.join(server.models)}, but none is called {name!r}. Serve it "
-                "under that name, or use --target and --baseline-engine to compare a model of two servers."
-            )
-        name = name if name in server.models else ""  # Its only model may have another name there.
-    name = server.model(name)
+    # The server's only model may be known by another name here.
+    name = server.counterpart(name) if baseline is None else server.model(name)
     run = RunRequest(target=name, draft=None, num_draft_tokens=None, engine=server.address.url, **settings, **shared)
     check_request(run, server := server.for_model(name))
     # The models' code is imported only when they are needed: torch takes seconds.

@@ -122,8 +122,10 @@ def write_results(results: LoadResults) -> None:
     with printing() as show:
         prompts, repeats = count_text(len(plan.prompts), "prompt"), count_text(plan.repeats, "repeat")
         temperature = plan.request.sampling.temperature
+        plain = plan.request.target if plan.baseline is None else plan.baseline.counterpart(plan.model)
+        against = f" against {plain}" if plain != plan.request.target else ""
         show(
-            f"{plan.request.target} at temperature {temperature:g}; {prompts}, {repeats}, up to "
+            f"{plan.request.target}{against} at temperature {temperature:g}; {prompts}, {repeats}, up to "
             f"{plan.request.max_new_tokens} new tokens"
         )
         show()

@@ -85,7 +85,7 @@ def subject_of(run: RunRequest) -> str:
 
 def _checked(run: RunRequest) -> RunRequest:
     """A run without the settings that a check doesn't use."""
-    return replace(run, baseline=False, max_new_tokens=1, system="")
+    return replace(run, baseline=False, max_new_tokens=1)
 
 
 BUTTON_WIDTH = 94

@@ -244,14 +244,21 @@ def _measure(
         options["scores"] = scores
     margin, in_run = (replay_margin(target, prompt.ids, text.steps, at, tokens, **options) for text in texts)
     difference = abs(margin - in_run)
-    if math.isinf(difference) and in_run < 0:  # A token that both drop, as by a wrong filter, gives NaN.
-        return None, 2.0 * float((rows[0] - rows[1]).abs().nan_to_num(0.0, posinf=0.0).max())
+    if rows and math.isinf(difference) and in_run < 0:  # A token that both drop, as by a wrong filter, gives NaN.
+        return None, _largest_move(rows)
     if difference >= margin:
         return margin, difference
     # The run may have used another number of threads, which sums in another order, as blocks do at any position.
     longest = max(step.num_draft_tokens for step in texts[1].steps)
     moved = moved_margin(target, prompt.ids, texts[0].ids[:at], tokens, longest, **options)
+    if rows and moved is not None and math.isinf(moved[1]):
+        return None, _largest_move(rows)
     return moved if moved is not None and moved[1] >= moved[0] else (margin, difference)
+
+
+def _largest_move(rows: Sequence[Tensor]) -> float:
+    """How far a lead can move between the last two logits, of which the last may have several rows."""
+    return 2.0 * float((rows[-1] - rows[-2]).abs().nan_to_num(0.0, posinf=math.inf).max())  # NaN: both are -inf.
 
 
 @torch.inference_mode()

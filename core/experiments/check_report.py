@@ -290,6 +290,8 @@ def _settings_line(report: CheckReport) -> str:
         run.sampling.text,
         f"{run.coupling} coupling",
         f"seed {run.seed}",
+        {None: "", True: "chat template", False: "without chat template"}[run.chat],
+        "with a system prompt" if run.system else "",
         report.device,
         report.dtype,
         f"took {duration_text(report.seconds)}",

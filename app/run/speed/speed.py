@@ -213,7 +213,7 @@ def _sweep_command(request: RunRequest) -> str:
         ["--target", request.target],
         *([f"--{name.replace('_', '-')}", str(value)] for name, value in given.items()),
         [] if request.chat is None else ["--chat" if request.chat else "--raw"],
-        ["--system", request.system] if request.system else [],
+        [f"--system={request.system}"] if request.system else [],
         ["--max-new-tokens", str(request.max_new_tokens)],
         ["--out", "sweep.jsonl"],
     ]

@@ -11,7 +11,10 @@ from core.settings import Coupling
 from core.text import percent_text
 
 UNCALIBRATED = "There is no 1 − TV beside α here: this run has no separate probability for each test."
-INTERVAL = "95 % intervals are percentiles over 500 resamples of the run's steps (Efron's bootstrap, 1979)."
+INTERVAL = (
+    "95 % intervals are percentiles over 500 resamples of the run's steps (Efron's bootstrap, 1979); that of the "
+    "measured speedup is widened for its few blocks of steps."
+)
 TREE_TOKENS = (
     "Tokens: 1 + how many of the first K nodes of this run's trees were accepted, down to this depth. For larger "
     "shapes, run a larger tree."

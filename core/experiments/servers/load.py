@@ -40,7 +40,7 @@ class LoadPlan:
     """What is measured.
 
     `request` holds the settings of every request; its model, prompt and seed are replaced. `model` is its name on the
-    servers, empty for the default one of each.
+    server that drafts, empty for the default one; see `Server.counterpart`.
 
     Raises:
         SettingsError: a value out of range, a server that doesn't draft, or a baseline that does.
@@ -230,12 +230,14 @@ class LoadResults:
             if first == last:
                 loads = f"at {count_text(first, 'concurrent request')}"
             return f"With speculation the server is {kind} {loads}{'' if surely else ', by the medians'}."
-        return " ".join(self._crossing(at, is_gain) for at, is_gain in crossed)
+        alike = {is_gain: [at for at, kind in crossed if kind is is_gain] for _, is_gain in crossed}
+        return " ".join(self._crossing(at, is_gain, alike[is_gain]) for at, is_gain in crossed)
 
-    def _crossing(self, at: float, is_gain: bool) -> str:
+    def _crossing(self, at: float, is_gain: bool, alike: Sequence[float]) -> str:
         each = [crossings(curve) for curve in self._curves()]
-        same = [[place for place, kind in curve if kind is is_gain] for curve in each]
-        places = [min(found, key=lambda place: abs(math.log(place / at))) for found in same if found]
+        # A repeat's crossing belongs to the nearest of the medians' crossings in its direction.
+        own = [[place for place, kind in curve if kind is is_gain and _nearest(alike, place) == at] for curve in each]
+        places = [_nearest(found, at) for found in own if found]
         repeats = f"{len(places)} of {count_text(len(each), 'repeat')}"
         interval = f" ({min(places):.1f} to {max(places):.1f} in {repeats})" if places else ", but in no single repeat"
         change = "Speculation pays from" if is_gain else "The lines cross: speculation pays up to"
@@ -278,6 +280,10 @@ class LoadResults:
         lines += [{"type": "cell", **asdict(cell)} for cell in self.cells]
         lines.append({"type": "summary", "sentence": self.sentence})
         return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+
+
+def _nearest(places: Sequence[float], at: float) -> float:
+    return min(places, key=lambda place: abs(math.log(place / at)))
 
 
 def crossings(speedups: Sequence[tuple[int, float]]) -> list[tuple[float, bool]]:
