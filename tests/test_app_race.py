@@ -72,6 +72,16 @@ def feed(run):
     run.apply(Finished(make_summary(run.steps, FinishReason.LENGTH, measured_speedup=speedup)))
 
 
+def test_a_stop_text_that_spans_tokens_is_cut_from_both_texts(page, run):
+    feed(run)
+    text = "".join(step.emitted_text for step in run.steps)[:-3]
+    ends = {"finish_reason": FinishReason.STOP, "text": text, "baseline_text": text}
+    run.apply(Finished(replace(run.summary, **ends)))
+    page.end()
+    page.clock.seek(page.clock.end_ms)
+    assert page.ours.text.toPlainText() == page.plain.text.toPlainText() == text.replace("\r", "\u240d")
+
+
 @pytest.fixture
 def page(show_at, run):
     return show_at(RaceWindow(run), 552, 640)

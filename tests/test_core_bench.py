@@ -189,12 +189,17 @@ def test_equal_steps_that_take_unequal_times_mean_a_busy_machine(pair, count):
     assert not was_busy(1.0), "steps grow slower with the text, evenly"
 
 
-def test_ratios_need_the_contender_they_refer_to_and_forwards_are_those_of_the_warm_up(pair):
+def test_ratios_need_the_contender_they_refer_to_and_forwards_are_those_of_the_rounds_if_counted(pair):
     seen = observations("x", seconds=[1.0, 2.0], num_forwards=3)
+    (counted,) = seen.warm_ups
+    seen.warm_ups[:] = [replace(counted, num_forwards=1)]
     row = row_of(pair, seen, None, observations(GENERATE, seconds=[2.0, 8.0]))
     assert row["ratio_to_generate"].values == (2.0, 4.0)
     assert row["ratio_to_assisted"] is None
     assert row["tokens_per_forward"] == 3.0
+    peer = observations("x", seconds=[1])
+    peer.warm_ups[:] = [counted]
+    assert row_of(pair, peer)["tokens_per_forward"] == 3.0
     assert row_of(pair, observations("x", seconds=[1]))["tokens_per_forward"] is None
 
 

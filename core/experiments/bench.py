@@ -280,8 +280,10 @@ class Bench:
         records = []
         for seen in present:
             name, own = seen.contender.name, seen.speeds
-            num_forwards = sum(run.num_forwards or 0 for run in seen.warm_ups)
-            num_tokens = sum(len(run.ids) for run in seen.warm_ups)
+            # The forwards of peers are counted outside the rounds, in which that would take time.
+            counted = [run for runs in seen.rounds for run in runs if run.num_forwards] or seen.warm_ups
+            num_forwards = sum(run.num_forwards or 0 for run in counted)
+            num_tokens = sum(len(run.ids) for run in counted)
             records.append(
                 {
                     "temperature": temperature,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from PySide6.QtCore import QElapsedTimer, QSignalBlocker, Qt, QTimer, Signal, Slot
 from PySide6.QtGui import QHideEvent, QKeyEvent, QResizeEvent, QShowEvent
@@ -319,7 +320,10 @@ class RaceWindow(RunPage):
             return
         speedup = speedup_of(run, race)
         self.ours.set_run(run.tokens.steps, race.ours, run.coupling)
-        self.plain.set_run(run.baseline_steps, race.plain, run.coupling)
+        plain: Sequence[Step] = run.baseline_steps
+        if run.summary is not None and run.summary.baseline_text is not None:
+            plain = replace(run.summary, text=run.summary.baseline_text).shown(plain)
+        self.plain.set_run(plain, race.plain, run.coupling)
         between = f" (95 %: {run.interval})" if run.interval and race.is_whole else ""
         self.speedup.setText(f"{speedup:.2f}×{between}" if speedup is not None else "–")
         self._show_subject()
