@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -180,7 +181,8 @@ def test_a_server_that_dies_ends_the_sweep_and_keeps_what_was_measured(capsys, t
 
 def test_a_load_that_the_server_refuses_is_left_out(capsys):
     whole, busy = recorded("vllm-draft", "run-raw-sampled"), as_json({"error": {"message": "full"}}, 429)
-    with FakeServer(vllm(raw=[whole, busy, whole])) as fake:
+    soon = replace(busy, headers={**busy.headers, "Retry-After": "0"})  # The warm-up, as a check, asks again.
+    with FakeServer(vllm(raw=[soon, whole, busy, whole])) as fake:
         assert sweep("--engine", fake.url, "--concurrency", "1,2", "--repeats", "1") == 1
     captured = capsys.readouterr()
     assert "1 concurrent request: " in captured.err

@@ -28,7 +28,7 @@ would make the server report more.
         grown = difference(before, read_metrics(client, page))   # -> Snapshot of what happened, or None after a restart
 
 Several threads may use one `Server`, each with a `ServerSession` or client of its own. Every fault is a `ServerError`
-of one sentence: `ServerBusyError` (429, 503: has `retry_after`; `run` waits for it twice at most) and
+of one sentence: `ServerBusyError` (429, 503: has `retry_after`; `retrying` waits for it twice at most) and
 `ServerRefusedError` (address, key, model or setting don't fit). Keys are kept by address
 (`key_for`, `keep_key`), and no text, log or repr holds one.
 """

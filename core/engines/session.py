@@ -6,9 +6,9 @@ import contextlib
 import math
 import time
 from collections import Counter
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from core.controls import Cancelled, RunControls
 from core.engines.adapters import stream_chunks
@@ -35,6 +35,7 @@ from core.types import (
 
 MOST_TRIES, MOST_WAIT_S, USUAL_WAIT_S = 3, 30.0, 2.0
 """How often a busy server is asked, the longest wait for it, and the wait if it doesn't say."""
+_Item = TypeVar("_Item")
 
 
 class ServerSession:
@@ -63,6 +64,25 @@ class ServerSession:
         controls = controls or RunControls.from_request(request)
         with self.server.client() as client, self.server.client() as observer:
             yield from _Run(self.server.for_model(request.target), request, controls, client, observer).events()
+
+
+def retrying(
+    ask: Callable[[], Iterator[_Item]], check_cancelled: Callable[[], None], tries: int = MOST_TRIES
+) -> Iterator[_Item | StageChanged]:
+    """What a server answers; while it is busy, it is asked again after a wait."""
+    for attempt in range(1, tries + 1):
+        try:
+            yield from ask()
+            return
+        except ServerBusyError as error:  # Only ever in place of an answer.
+            wait_s = USUAL_WAIT_S if error.retry_after is None else error.retry_after
+            if attempt == tries or wait_s > MOST_WAIT_S:
+                raise
+            yield StageChanged(f"The server is busy; trying again in {math.ceil(wait_s)} s…")
+            until = time.monotonic() + wait_s
+            while (left := until - time.monotonic()) > 0:
+                check_cancelled()
+                time.sleep(min(0.1, left))
 
 
 def check_request(request: RunRequest, server: Server) -> None:
@@ -125,19 +145,7 @@ class _Run:
 
     def _stream(self) -> Iterator[Event]:
         yield StageChanged(f"Waiting for {self._server.product.shown}…")
-        for attempt in range(1, MOST_TRIES + 1):
-            try:
-                yield from self._answer()
-                return
-            except ServerBusyError as error:
-                wait_s = USUAL_WAIT_S if error.retry_after is None else error.retry_after
-                if attempt == MOST_TRIES or wait_s > MOST_WAIT_S or self._maker.steps:
-                    raise
-                yield StageChanged(f"The server is busy; trying again in {math.ceil(wait_s)} s…")
-                until = time.monotonic() + wait_s
-                while (left := until - time.monotonic()) > 0:
-                    self._controls.check_cancelled()
-                    time.sleep(min(0.1, left))
+        yield from retrying(self._answer, self._controls.check_cancelled)
 
     def _answer(self) -> Iterator[Event]:
         chunks = stream_chunks(self._client, self._server, self._request, self._controls.check_cancelled)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import threading
 import time
@@ -14,6 +15,7 @@ from core.controls import Cancelled, RunControls
 from core.engines.adapters import stream_chunks
 from core.engines.client import Client
 from core.engines.server import Server
+from core.engines.session import MOST_TRIES, retrying
 from core.engines.steps import Chunk, Reported, StepMaker, Token, align, shows_speed
 from core.errors import ServerError, ServerRefusedError, SettingsError
 from core.settings import RunRequest
@@ -98,9 +100,18 @@ class Answers:
 
 
 def ask_all(
-    server: Server, requests: Sequence[RunRequest], concurrency: int, controls: RunControls, *, top_logprobs: int = 0
+    server: Server,
+    requests: Sequence[RunRequest],
+    concurrency: int,
+    controls: RunControls,
+    *,
+    top_logprobs: int = 0,
+    tries: int = MOST_TRIES,
 ) -> Answers:
     """Send requests, `concurrency` at a time, each worker on its own connection; the first failure ends them all.
+
+    Args:
+        tries: how often a request is sent to a server that is busy.
 
     Raises:
         ServerError: the first failure.
@@ -118,8 +129,9 @@ def ask_all(
     def work(client: Client) -> float:
         try:
             for index, request in waiting:
-                chunks = tuple(stream_chunks(client, server, request, check_cancelled, top_logprobs))
-                found[index] = Answer(_checked(server, chunks))
+                ask = functools.partial(stream_chunks, client, server, request, check_cancelled, top_logprobs)
+                events = retrying(ask, check_cancelled, tries)
+                found[index] = Answer(_checked(server, tuple(item for item in events if isinstance(item, Chunk))))
             return time.perf_counter()
         except BaseException:
             failed.set()

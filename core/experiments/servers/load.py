@@ -142,7 +142,7 @@ def _measured(
     cell = LoadCell(concurrency, server is plan.engine, repeat, len(requests))
     try:
         before = _metrics(server, plan.model)
-        found = ask_all(server, requests, concurrency, controls)
+        found = ask_all(server, requests, concurrency, controls, tries=1)  # A refusal is a result, too.
         after = _metrics(server, plan.model)
     except ServerError as error:
         return replace(cell, error=str(error)), isinstance(error, ServerBusyError)
