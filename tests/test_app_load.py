@@ -173,7 +173,9 @@ def test_a_server_that_dies_ends_the_sweep_and_keeps_what_was_measured(capsys, t
     captured = capsys.readouterr()
     assert "closed the connection in the middle" in captured.err
     assert "--baseline-engine" in captured.out
-    measured, failed = [json.loads(line) for line in out.read_text("utf-8").splitlines()][1:-1]
+    _, measured, failed, last = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
+    assert last["sentence"] in " ".join(captured.out.split())
+    assert "1 of 2 measurements failed or were not made" in last["sentence"]
     assert measured["tokens_per_second"] > 0
     assert failed["tokens_per_second"] is None
     assert is_sentence(failed["error"])

@@ -205,7 +205,16 @@ class LoadResults:
 
     @property
     def sentence(self) -> str:
-        """Whether speculation pays at these loads, and where the lines cross."""
+        """Whether speculation pays at these loads, where the lines cross, and what is missing."""
+        total = self.plan.num_cells
+        num_missing = total - sum(cell.error is None for cell in self.cells)
+        if not num_missing:
+            return self._gain
+        counted = f"{num_missing:,} of {count_text(total, 'measurement')}"
+        return f"{self._gain} {counted} failed or were not made; the figures rest on the others."
+
+    @property
+    def _gain(self) -> str:
         plan = self.plan
         found = [(count, value) for count in sorted(plan.concurrency) if (value := self.speedup(count)) is not None]
         if plan.baseline is None:
