@@ -131,6 +131,8 @@ def test_a_wrong_key_and_a_missing_one() -> None:
     with FakeServer(vllm(), key=KEY) as fake:
         for key, expected in ((f"{KEY}-wrong", "refuses the API key"), (None, "requires an API key")):
             assert "OUTRIDER_API_KEY" in a_refusal(ServerRefusedError, expected, identify, fake.url, key)
+        for key in ("key\nx", "kéy"):
+            a_refusal(ServerRefusedError, "invalid characters", identify, fake.url, key)
 
 
 def test_a_key_is_kept_for_its_address_only(keys: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,8 @@ class Client:
     """Requests to one server, for one thread at a time. Close it, or use it in a `with`."""
 
     def __init__(self, address: Address, key: str | None = None) -> None:
+        if key and not (key.isascii() and key.isprintable()):
+            raise ServerRefusedError("The API key contains invalid characters; copy it again.")
         self.address = address
         self._secrets = [secret for secret in (key, *(address.login or ())) if secret]
         headers = {"Accept-Encoding": "identity", "User-Agent": "outrider"}
@@ -49,16 +51,13 @@ class Client:
         self.began = 0.0
         """The `time.perf_counter` at which `stream` sent its latest request."""
         auth = httpx2.BasicAuth(*address.login) if address.login and not key else None
-        try:
-            self._http = httpx2.Client(
-                headers=headers,
-                auth=auth,
-                trust_env=False,
-                follow_redirects=False,
-                verify=_certificates(os.environ.get("SSL_CERT_FILE")),
-            )
-        except UnicodeEncodeError:
-            raise ServerRefusedError("The API key contains invalid characters; copy it again.") from None
+        self._http = httpx2.Client(
+            headers=headers,
+            auth=auth,
+            trust_env=False,
+            follow_redirects=False,
+            verify=_certificates(os.environ.get("SSL_CERT_FILE")),
+        )
 
     def __enter__(self) -> Self:
         return self
