@@ -19,7 +19,7 @@ from core.controls import RunControls
 from core.engines.server import identify
 from core.engines.steps import Token
 from core.errors import ServerError, SettingsError
-from core.experiments.check_plan import Verdict
+from core.experiments.check_plan import CheckProgress, Verdict
 from core.experiments.distribution_statistics import fit_to_top, homogeneity
 from core.experiments.prompt_suites import Prompt
 from core.experiments.servers.check import ServerCheckRequest, check_server
@@ -158,7 +158,9 @@ def checked(
             num_tokens=40,
         )
         session = TableSession(table_model(target, V, ref="target"), table_model(draft, V, ref="draft"))
-        *_, last = check_server(lambda: session, request, RunControls())
+        *events, last = check_server(lambda: session, request, RunControls())
+    titles = {event.title for event in events if isinstance(event, CheckProgress)}
+    assert all("Short" not in title or any(prompt.name in title for prompt in PROMPTS) for title in titles)
     return last.report
 
 

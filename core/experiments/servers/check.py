@@ -235,9 +235,8 @@ class _Check:
         self, server: Server, prompt: Prompt, count: int, seed: int, title: str
     ) -> Generator[CheckProgress, None, dict[tuple[int, ...], Counter[int]]]:
         """From the beginning of a text to how often each token followed it on a server, where all are known."""
-        answers = yield from self._ask(
-            server, [prompt] * count, f"{title}, {prompt.name}", seed=seed, max_new_tokens=NUM_SAMPLED
-        )
+        title = f"{title}, {prompt.name}"
+        answers = yield from self._ask(server, [prompt] * count, title, seed=seed, max_new_tokens=NUM_SAMPLED)
         followers: dict[tuple[int, ...], Counter[int]] = {}
         broken_off: set[int] = set()
         for answer in answers:
