@@ -99,9 +99,9 @@ def _openai_chunks(events: Iterator[tuple[float, Any]]) -> Iterator[Chunk]:
         finish, tokens = choice.get("finish_reason"), _openai_tokens(choice)
         # vLLM names it one way, SGLang another.
         stop, surplus = choice.get("stop_reason", choice.get("matched_stop")), 0
+        if isinstance(finish, str) and isinstance(stop, str):
+            tokens, surplus = _cut(tokens, shown, stop)
         shown += "".join(token.text for token in tokens)
-        if isinstance(finish, str) and isinstance(stop, str) and shown.endswith(stop):
-            tokens, surplus = _cut(tokens, len(stop))
         yield Chunk(
             at,
             tokens,
@@ -114,8 +114,13 @@ def _openai_chunks(events: Iterator[tuple[float, Any]]) -> Iterator[Chunk]:
         )
 
 
-def _cut(tokens: tuple[Token, ...], surplus: int) -> tuple[tuple[Token, ...], int]:
-    """Tokens without the last characters of their text, and how many of these are in earlier tokens."""
+def _cut(tokens: tuple[Token, ...], before: str, stop: str) -> tuple[tuple[Token, ...], int]:
+    """The last tokens without the stop text, and how many of its characters are in the text before them."""
+    text = "".join(token.text for token in tokens)
+    # vLLM sends the stop text. SGLang leaves it out, but may have sent its beginning; only the names show the rest.
+    whole = before + (text or "".join(token.name for token in tokens))
+    place = whole.find(stop, max(0, len(before) - len(stop)))
+    surplus = max(0, len(before + text) - place) if place >= 0 else 0
     kept: list[Token] = []
     for token in reversed(tokens):
         end = max(0, len(token.text) - surplus)
@@ -228,16 +233,19 @@ def _sglang(client: Client, request: RunRequest, check_cancelled: Check, top_log
         reported = _sglang_reported(meta)
         sums = (reported.drafts or 0, reported.draft_tokens or 0, reported.accepted_tokens or 0)
         counts, seen = _sglang_counts(seen, sums, len(tokens)), sums
-        finish = mapping_of(meta.get("finish_reason"))
+        finish, surplus = mapping_of(meta.get("finish_reason")), 0
+        if isinstance(stop := finish.get("matched"), str):
+            tokens, surplus = _cut(tokens, text.removesuffix(new), stop)
         yield Chunk(
             at,
             tokens,
             counts=counts,
-            finish=_finish(str(finish["type"]), finish.get("matched"), client.shown(str(finish.get("message") or "")))
+            finish=_finish(str(finish["type"]), stop, client.shown(str(finish.get("message") or "")))
             if "type" in finish
             else None,
             reported=reported if "type" in finish and reported != Reported() else None,
             num_prompt_tokens=count_of(meta.get("prompt_tokens")),
+            surplus=surplus,
         )
 
 
