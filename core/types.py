@@ -276,6 +276,12 @@ class Step:
     source: StepSource | None = None
     draft_length: int | LengthPolicy | None = None
 
+    @property
+    def may_hide_draft(self) -> bool:
+        """Whether it may have drafted unseen: a server's stream may not show a draft that was rejected as a whole."""
+        # The first token comes from the prompt.
+        return self.index > 0 and self.source in {StepSource.CHUNKS, StepSource.TEXT} and not self.num_draft_tokens
+
     def counted(self, num_draft_tokens: int, num_accepted: int) -> Step:
         """This step of a server with the server's own counts, in place of inferred ones."""
         count = len(self.emitted)
@@ -419,9 +425,10 @@ class Summary:
 
     Attributes:
         num_drafts: steps in which at least one token was drafted; 0 if a server reports only how many tokens were.
+        num_draft_tokens: all drafted tokens; 0, like num_drafts, if a server's steps don't show every draft.
         num_accepted_tokens_per_pos: how often a drafted token at each position after the text was accepted; empty if
             a server doesn't report it.
-        draft_acceptance_rate: accepted / drafted; None if nothing was drafted.
+        draft_acceptance_rate: accepted / drafted; None if nothing was drafted, or not every draft is known.
         block_efficiency: tokens emitted per target forward.
         cost_coefficient: one draft step's time / one target step's time.
         tokens_per_second: num_tokens / the sum of the steps' total_ms; None if these are too few or too short to tell.

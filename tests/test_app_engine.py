@@ -15,6 +15,7 @@ from PySide6.QtWidgets import QWidget
 from app.controller import RunState
 from app.run.inspector.inspection import NOT_REPORTED
 from app.run.measurements import UNKNOWN
+from app.run.plots.position_plot import UNKNOWN_HINT
 from app.run.speed.speed import ON_SERVER, speed_report
 from app.run.text.tokens import Place
 from app.settings import RunSettings, SettingsStore, runs_folder, settings_of
@@ -177,6 +178,21 @@ def test_inferred_steps_are_called_so_and_the_flag_that_reports_more_is_named(wi
     assert "inferred" in window.status.place.text()
     assert "--per-request-spec-decode-metrics" in window.status.stage.text()
     assert window.run_view.outcome[0] == "Done: stopped at the server's own length limit"
+
+
+def test_a_draft_that_a_server_does_not_show_is_unknown_and_the_plot_by_position_is_empty(window, qtbot, run_to_end):
+    chat = recorded("vllm-ngram", "run-chat-greedy")
+    chat = chat.cut(0, *(chunk.replace('"metrics"', '"left_out"') for chunk in chat.chunks))
+    with FakeServer(vllm("vllm-ngram", chat=chat)) as fake:
+        add(qtbot, window, fake.url)
+        run_to_end(window)
+    page, found = window.measurements, window.run_view.steps
+    hidden = next(step.index for step in found if step.may_hide_draft)
+    assert page.acceptance.readout(hidden) == f"step {hidden + 1}: draft unknown"
+    assert page.acceptance.details(hidden)[1] == ("accepted", "draft unknown")
+    assert not page.acceptance.plain_bars.opts["height"].any()
+    assert any(step.num_draft_tokens for step in found)
+    assert (len(page.positions.counts), page.positions._hint.toPlainText()) == (0, UNKNOWN_HINT)
 
 
 def test_a_text_that_comes_at_once_shows_no_speed(window, qtbot, run_to_end, monkeypatch):

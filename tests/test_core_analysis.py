@@ -114,9 +114,9 @@ def test_a_token_is_expected_to_be_accepted_only_after_accepted_ones():
 def test_a_running_rate_ends_where_a_step_may_have_drafted_unseen(source):
     """A stream of a server shows no step whose whole draft was rejected."""
     counts = RunCounts()
-    for drafted, accepted in ((0, 0), (4, 4), (4, 3), (0, 0), (4, 4)):
-        counts.add(replace(make_step(drafted, accepted), source=source))
+    for index, (drafted, accepted) in enumerate(((0, 0), (4, 4), (4, 3), (0, 0), (4, 4))):
+        counts.add(replace(make_step(drafted, accepted), index=index, source=source))
     before, after = counts.columns[Column.RUNNING_RATE][2], counts.columns[Column.RUNNING_RATE][4]
     assert before == 7 / 8
-    assert counts.knows_drafts is (source is not StepSource.CHUNKS)
-    assert after == 11 / 12 if counts.knows_drafts else math.isnan(after)
+    assert counts.sums.knows_drafts is (source is not StepSource.CHUNKS)
+    assert after == 11 / 12 if counts.sums.knows_drafts else math.isnan(after)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from core.engines.session import ServerSession, advice
 from core.engines.steps import Chunk, StepMaker, Token, align, split_text
 from core.experiments.servers.answers import Answer, ask_all
 from core.export.run_data import mean_acceptance_length, run_data
+from core.export.run_report import run_page
 from core.runlog.log import RunLogWriter, to_record
 from core.runlog.reading import read_run_log
 from core.runlog.replay import steps
@@ -221,11 +223,31 @@ def test_a_log_whose_last_draft_the_texts_end_cut_shows_the_alpha_of_its_steps(t
     assert data.alpha == 1.0
 
 
+def test_where_rejected_drafts_are_not_shown_no_figure_is_of_the_accepted_ones_alone(tmp_path: Path) -> None:
+    path, chat = tmp_path / "run.jsonl", recorded("vllm-ngram", "run-chat-greedy")
+    chat = replace(chat, chunks=[str(chunk).replace('"metrics":', '"other":') for chunk in chat.chunks])
+    with FakeServer(vllm("vllm-ngram", chat=chat)) as fake, RunLogWriter(path) as writer:
+        for event in ServerSession(identify(fake.url)).run(a_request(engine=fake.url)):
+            writer.write(event)
+    log = read_run_log(path)
+    assert log.summary is not None
+    assert log.summary["num_accepted_tokens"] > 0
+    assert not {"num_drafts", "num_draft_tokens", "draft_acceptance_rate"} & set(log.summary)
+    page = run_page(log)
+    assert "drafts aren’t known are left out" in page
+    assert "Acceptance by draft position" not in page
+    # As of a run whose log was cut off.
+    for data in (run_data(log), run_data(replace(log, summary=None))):
+        assert data.counts.sums.drafted > 0
+        assert (data.alpha, mean_acceptance_length(data), data.figure("draft_acceptance_rate")) == (None, None, None)
+        assert not data.counts.sums.positions_of(data.summary)
+
+
 def test_a_text_with_such_a_step_that_breaks_off_is_not_called_a_text_without_counts() -> None:
     answer = llama_with_steps(SPANNED)
     found, summary = run(llama_server(raw=answer.cut(len(answer.chunks) - 2, Fault.DIES)), chat=False)
     assert (summary.finish_reason, summary.source) == (FinishReason.ERROR, "chunks")
-    assert (summary.num_drafts, summary.num_draft_tokens, summary.block_efficiency) == (2, 8, None)
+    assert (summary.num_drafts, summary.num_draft_tokens, summary.block_efficiency) == (0, 0, None)
     assert "newer" not in advice(LLAMA, summary, {step.source for step in found})
 
 

@@ -102,7 +102,7 @@ class MetricTiles(QWidget):
         """Show a run's values so far, or those of its summary once it has arrived."""
         sums, summary = run.counts.sums, run.summary
         tokens, speed = sums.tokens, 1000 * sums.timed_tokens / sums.total_ms if sums.total_ms > 0 else None
-        acceptance = sums.accepted / sums.drafted if sums.drafted and run.counts.knows_drafts else None
+        acceptance = sums.accepted / sums.drafted if sums.drafted and sums.knows_drafts else None
         efficiency = sums.tokens / sums.num_steps if sums.num_steps else None
         if summary is not None:
             tokens, speed = summary.num_tokens, summary.tokens_per_second

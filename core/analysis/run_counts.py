@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from core.analysis.expectation import BlockSums
 from core.runlog.tally import Tally
-from core.types import Step, StepSource
+from core.types import Step
 
 Array = NDArray[np.float64]
 
@@ -68,8 +68,6 @@ class RunCounts:
         columns: one value a step.
         timeline: tokens over time.
         ranks: by depth and rank among siblings, both from 0.
-        knows_drafts: whether all steps that drafted are known. A server's stream may show only those that accepted a
-            token, and a rate over these would leave out the rejections.
     """
 
     def __init__(self) -> None:
@@ -77,7 +75,6 @@ class RunCounts:
         self.columns: dict[Column, list[Any]] = {column: [] for column in Column}
         self.timeline = Timeline()
         self.ranks: defaultdict[tuple[int, int], RankCounts] = defaultdict(RankCounts)
-        self.knows_drafts = True
         self._blocks = BlockSums()
 
     def __len__(self) -> int:
@@ -86,13 +83,10 @@ class RunCounts:
     def add(self, step: Step) -> None:
         """Count a step."""
         sums, drafted, accepted = self.sums, step.num_draft_tokens, step.num_accepted
-        # The first token comes from the prompt.
-        if step.source in {StepSource.CHUNKS, StepSource.TEXT} and not drafted and len(self):
-            self.knows_drafts = False
         sums.add(step)
         self._blocks.add(drafted, accepted)
-        rate = sums.accepted / sums.drafted if sums.drafted and self.knows_drafts else math.nan
-        low, high = (self._blocks.interval() if self.knows_drafts else None) or (math.nan, math.nan)
+        rate = sums.accepted / sums.drafted if sums.drafted and sums.knows_drafts else math.nan
+        low, high = (self._blocks.interval() if sums.knows_drafts else None) or (math.nan, math.nan)
         values = (
             drafted,
             accepted,

@@ -206,7 +206,7 @@ class _Run:
         source = StepSource.SERVER if sources <= {StepSource.SERVER} else StepSource.CHUNKS
         reported = self._reported
         if reported is not None and reported.draft_tokens is not None and reported.accepted_tokens is not None:
-            drafts = tally.num_blocks if reported.drafts is None else reported.drafts
+            drafts = summary.num_drafts if reported.drafts is None else reported.drafts
             positions = per_position(reported.per_step) if reported.per_step else summary.num_accepted_tokens_per_pos
             if sources == {StepSource.SERVER, StepSource.TEXT} and reported.drafts is None:
                 return _with_hidden(summary, steps, reported.draft_tokens, reported.accepted_tokens)
@@ -226,9 +226,6 @@ class _Run:
         if StepSource.TEXT in sources:
             known = StepSource.CHUNKS if StepSource.SERVER in sources else StepSource.TEXT
             return replace(summary, source=known, block_efficiency=None)
-        if not self._server.speculation.drafts_always:
-            # Which steps drafted isn't known, so a rate would count only those that accepted something.
-            summary = replace(summary, draft_acceptance_rate=None)
         return replace(summary, source=StepSource.CHUNKS)
 
     def _counted_since(self, before: Snapshot | None) -> tuple[int, int, int, tuple[int, ...]] | None:
@@ -250,10 +247,11 @@ def _with_hidden(summary: Summary, steps: Sequence[Step], drafted: int, accepted
     known = [step for step in steps if step.source is StepSource.SERVER]
     # Each forward of the target adds one token to those that were accepted.
     num_steps = max(len(steps), summary.num_tokens - accepted)
-    num_hidden, hidden = num_steps - len(known), drafted - summary.num_draft_tokens
+    lengths = [step.num_draft_tokens for step in known]
+    num_hidden, hidden = num_steps - len(known), drafted - sum(lengths)
     # How many of these drafted is certain only if all drafted the most.
-    is_certain = hidden == num_hidden * max(step.num_draft_tokens for step in known)
-    drafts = summary.num_drafts + num_hidden if is_certain else 0
+    is_certain = hidden == num_hidden * max(lengths)
+    drafts = sum(map(bool, lengths)) + num_hidden if is_certain else 0
     summary = replace(summary, num_steps=num_steps, block_efficiency=summary.num_tokens / num_steps)
     return _with_counts(summary, StepSource.SERVER, drafts, drafted, accepted, ())
 

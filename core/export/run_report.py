@@ -195,6 +195,7 @@ def _by_step(counts: RunCounts, column: Column) -> list[Point]:
 def _acceptance(run: RunData) -> Markup:
     counts = run.counts
     width, note, (shares,) = _binned(counts, Column.ACCEPTED_SHARE)
+    note += "" if counts.sums.knows_drafts else " Steps whose drafts aren’t known are left out."
     rule = " for rejection sampling" if run.config.get("coupling") == Coupling.GUMBEL else ""
     lines = {RUNNING: _by_step(counts, Column.RUNNING_RATE)}
     if points := _by_step(counts, Column.PREDICTED_RATE):  # None under typical acceptance.

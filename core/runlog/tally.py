@@ -70,12 +70,15 @@ class Tally:
 
     Attributes:
         sources: of a server's steps, how their counts are known.
+        knows_drafts: whether all steps that drafted are known. A server's stream may show only those that accepted a
+            token, and a rate over these would leave out the rejections.
         prefill_ms: time to read the prompt, which whoever runs the steps sets.
         target_step_ms: the time of a one-position forward, the unit of c and v without a baseline, likewise.
     """
 
     def __init__(self, steps: Sequence[Step] = ()) -> None:
         self.sources: set[StepSource | None] = set()
+        self.knows_drafts = True
         self.prefill_ms = 0.0
         self.target_step_ms: float | None = None
         self._texts: list[str] = []
@@ -104,6 +107,7 @@ class Tally:
         if step.parents:
             self.trees[len(self._rows)] = step.parents, step.accepted_path
         self.sources.add(step.source)
+        self.knows_drafts = self.knows_drafts and not step.may_hide_draft
         self._texts.append(step.emitted_text)
         self._rows.append((count, accepted, tested, len(step.emitted), *times, is_timed, levels))
         self.tokens += len(step.emitted)
@@ -134,16 +138,19 @@ class Tally:
             self.timed_draft_ms += step.draft_ms
 
     def positions_of(self, summary: Summary | None) -> PositionCounts:
-        """Counts by position: the summary's where a server reported all, but its steps show only some drafts."""
+        """Counts by position: the summary's where a server reported all, but its steps show only some drafts; none
+        where it didn't."""
+        shows_all = self.knows_drafts or (summary is not None and summary.num_draft_tokens == self.drafted)
+        shown = self.positions if shows_all else PositionCounts()
         if summary is None or summary.source is None or summary.num_drafts <= self.num_blocks:
-            return self.positions
+            return shown
         drafts, accepted = summary.num_drafts, summary.num_accepted_tokens_per_pos
         whole = drafts * len(accepted), sum(accepted)
         falls = [drafts, *accepted, 0]
         # A log may be a stranger's, and blocks may differ in length.
         is_consistent = whole == (summary.num_draft_tokens, summary.num_accepted_tokens)
         if not is_consistent or falls != sorted(falls, reverse=True):
-            return self.positions
+            return shown
         found = PositionCounts()
         found.drafted, found.tested, found.accepted = [drafts] * len(accepted), falls[:-2], list(accepted)
         return found
@@ -216,16 +223,17 @@ class Tally:
     ) -> Summary:
         """The run's result. Its text is that of the steps, unless another is given."""
         cost, predicted = self.forecast(self.target_step_ms)
+        drafts, drafted = (self.num_blocks, self.drafted) if self.knows_drafts else (0, 0)
         return Summary(
             finish_reason=reason,
             text="".join(self._texts) if text is None else text,
             num_tokens=self.tokens,
             num_steps=self.num_steps,
-            num_drafts=self.num_blocks,
-            num_draft_tokens=self.drafted,
+            num_drafts=drafts,
+            num_draft_tokens=drafted,
             num_accepted_tokens=self.accepted,
             num_accepted_tokens_per_pos=tuple(self.positions.accepted),
-            draft_acceptance_rate=self.accepted / self.drafted if self.drafted else None,
+            draft_acceptance_rate=self.accepted / drafted if drafted else None,
             block_efficiency=self.tokens / self.num_steps if self.num_steps else None,
             cost_coefficient=cost,
             tokens_per_second=self.timed_tokens / self.total_ms * 1e3 if self.total_ms else None,

@@ -66,7 +66,7 @@ class AcceptancePlot(StepPlot):
             self._run.counts.columns[column][step] for column in (Column.NUM_DRAFTED, Column.NUM_ACCEPTED, Column.DEPTH)
         )
         if not drafted:
-            return f"step {step + 1}: nothing drafted"
+            return f"step {step + 1}: {'draft unknown' if self._hides_draft(step) else 'nothing drafted'}"
         if drafted != depth:
             return f"step {step + 1}: {accepted} of {depth}, {drafted} nodes"
         rate = self._run.counts.columns[Column.RUNNING_RATE][step]
@@ -79,7 +79,8 @@ class AcceptancePlot(StepPlot):
         drafted, accepted, depth = values[Column.NUM_DRAFTED], values[Column.NUM_ACCEPTED], values[Column.DEPTH]
         rate, predicted = values[Column.RUNNING_RATE], values[Column.PREDICTED_RATE]
         low, high = values[Column.RATE_LOW], values[Column.RATE_HIGH]
-        rows = [(f"Step {step + 1}", ""), ("accepted", f"{accepted:.0f} of {depth:.0f} tokens")]
+        known = f"{accepted:.0f} of {depth:.0f} tokens"
+        rows = [(f"Step {step + 1}", ""), ("accepted", "draft unknown" if self._hides_draft(step) else known)]
         if drafted != depth:
             rows.append(("nodes scored", f"{drafted:.0f}, {percent_text(accepted / drafted)} useful"))
         if np.isfinite(rate):
@@ -99,6 +100,9 @@ class AcceptancePlot(StepPlot):
         if not self._is_rejection:
             table["rate_by_rejection"] = table.pop(Column.PREDICTED_RATE)
         return table
+
+    def _hides_draft(self, step: int) -> bool:
+        return self._run.steps[step].may_hide_draft
 
     @property
     def _is_rejection(self) -> bool:
@@ -121,7 +125,7 @@ class AcceptancePlot(StepPlot):
     def refresh(self) -> None:
         """Show what is new; plain steps are in the legend if there are any."""
         sums = self._run.counts.sums
-        self.plain_sample.setVisible(sums.num_steps > sums.num_blocks)
+        self.plain_sample.setVisible(sums.num_steps > sums.num_blocks and sums.knows_drafts)
         self.chosen_sample.setVisible(self._shows_choice)
         self.predicted_sample.setVisible(sums.predicted_rate is not None or not sums.num_blocks)
         super().refresh()
@@ -135,7 +139,7 @@ class AcceptancePlot(StepPlot):
         x = bar_centres(first, depths.size, width)
         self.drafted_bars.setOpts(x=x, height=depths, width=self._bar_width)
         self.accepted_bars.setOpts(x=x, height=accepted, width=self._bar_width)
-        is_plain = depths == 0
+        is_plain = (depths == 0) & counts.sums.knows_drafts
         self.plain_bars.setOpts(x=x[is_plain], height=np.ones(is_plain.sum()), width=self._bar_width)
         self.chosen_line.setVisible(self._shows_choice)
         if self._shows_choice:

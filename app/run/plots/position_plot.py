@@ -15,6 +15,7 @@ from core.text import percent_text
 
 TOKENS = ("drafted_tokens", "tested_tokens", "accepted_tokens")
 """Columns of a table."""
+UNKNOWN_HINT = "The server doesn’t report every draft"
 MIN_POSITIONS = 4
 LABELLED_POSITIONS = 16
 
@@ -45,7 +46,6 @@ class PositionPlot(Plot):
         self.points = self.add_points("text", 6)
         self.getPlotItem().setMouseEnabled(x=True, y=False)
         self.getViewBox().setLimits(xMin=-MIN_POSITIONS / 2, minXRange=2)
-        self.set_hint("How far into a block the draft is accepted")
 
     @property
     def counts(self) -> PositionCounts:
@@ -96,6 +96,8 @@ class PositionPlot(Plot):
 
     def _draw(self) -> None:
         counts, places = self.counts, range(len(self.counts))
+        is_known = self._run.counts.sums.knows_drafts
+        self.set_hint("How far into a block the draft is accepted" if is_known else UNKNOWN_HINT)
         x = np.arange(1, len(counts) + 1, dtype=np.float64)
         self.bars.setOpts(x=x, height=np.array([counts.of_drafted(place) for place in places]))
         given = np.array([counts.of_tested(place) for place in places], dtype=np.float64)
