@@ -24,6 +24,17 @@ def test_the_program_for_transformers_writes_what_plain_greedy_decoding_writes(c
     assert written[0] == written[1] != ""
 
 
+def test_stop_texts_are_in_each_configuration_and_the_program_for_transformers_cuts_there(capsys):
+    sampling, stop = SamplingParams(0), ("} and more", 'a "text"\n', "Write")
+    choice = choose(DEFAULT_TARGET, DEFAULT_DRAFT, sampling=sampling, max_new_tokens=6, stop=stop)
+    for name in sorted(set(PROJECTS) - {"transformers"}):
+        assert '"stop": ["} and more", "a \\"text\\"\\n", "Write"]}' in text_of(name, choice)
+        assert '"stop"' not in text_of(name, hub())
+    program = configuration(choice, PROJECTS["transformers"]).program
+    exec(compile(program.replace('output[0, inputs["input_ids"].shape[1] :]', "output[0]"), "program", "exec"), {})
+    assert capsys.readouterr().out == "\n", "cut in the prompt"
+
+
 def padded_pair(folder, temperature=1.0, *, rows=(320, 288)):
     """A choice of target and draft whose tables have as many rows, of which a shared tokenizer names 259."""
     for seed, (name, count) in enumerate(zip(("target", "draft"), rows, strict=True)):

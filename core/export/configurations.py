@@ -130,7 +130,7 @@ def _comment(*paragraphs: str) -> str:
     lines: list[str] = []
     for paragraph in paragraphs:
         # JSON in a sentence stays on one line.
-        text = re.sub(r"\{.*?\}", lambda match: match[0].replace(" ", "\0"), plain(paragraph))
+        text = re.sub(r"\{.*\}", lambda match: match[0].replace(" ", "\0"), plain(paragraph))
         lines += textwrap.wrap(
             text, WIDTH - 2, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False
         ) or [""]

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from core.export.choice import Choice, ModelSource, SourceKind
-from core.export.engines.common import DRAWN_AND_COMPARED, OUTTYPES, Project, Recipe, local_command, sampling_flags
+from core.export.engines.common import (
+    DRAWN_AND_COMPARED,
+    OUTTYPES,
+    Project,
+    Recipe,
+    as_json,
+    local_command,
+    sampling_flags,
+)
 
 
 def _write(choice: Choice, target: ModelSource, draft: ModelSource | None) -> Recipe:
@@ -53,6 +61,8 @@ def _write(choice: Choice, target: ModelSource, draft: ModelSource | None) -> Re
             "A request may have its own sampling. By default llama.cpp filters before it applies the temperature; "
             "--samplers puts them in Outrider's order, which is that of transformers.",
         ]
+    if choice.request.stop:
+        notes.append(f"Each request has its own stop texts; send {as_json({'stop': choice.request.stop})}.")
     return conversion + local_command(*words), notes
 
 

@@ -10,6 +10,7 @@ from core.export.engines.common import (
     Project,
     Recipe,
     UnsupportedError,
+    as_json,
     plain,
     refuse_gguf,
     sampling_flags,
@@ -45,6 +46,9 @@ def _write(choice: Choice, target: ModelSource, draft: ModelSource | None) -> Re
         notes.append("Line ends and other characters of the run's system prompt that don't print are spaces here.")
     if choice.request.chat is False:
         notes.append("The run's prompt was raw; add --ignore-chat-template to match it.")
+    if choice.request.stop:
+        stop = as_json({"stop": choice.request.stop})
+        notes.append(f"mlx_lm.generate takes no stop texts, so the text goes on past those of the run: {stop}.")
     program = shell_command(
         ["mlx_lm.generate"],
         ["--model", target.name],

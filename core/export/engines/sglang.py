@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from core.export.choice import Choice, ModelSource
 from core.export.engines.common import Project, Recipe, as_json, dtype_flag, refuse_gguf, shell_command
 
@@ -9,9 +11,11 @@ from core.export.engines.common import Project, Recipe, as_json, dtype_flag, ref
 def _write(choice: Choice, target: ModelSource, draft: ModelSource | None) -> Recipe:
     refuse_gguf("Whether SGLang speculates with GGUF files is not documented.", target, draft)
     sampling, k = choice.request.sampling, choice.k
-    request = {"temperature": sampling.temperature, "repetition_penalty": 1.0}
+    request: dict[str, Any] = {"temperature": sampling.temperature, "repetition_penalty": 1.0}
     if not sampling.is_greedy:
         request |= {"top_p": sampling.top_p, "top_k": sampling.top_k or -1, "min_p": sampling.min_p}
+    if choice.request.stop:
+        request["stop"] = list(choice.request.stop)
     notes = [
         f"Each request has its own sampling parameters; send {as_json(request)}. What is left out comes from the "
         "target's generation_config.json."

@@ -76,8 +76,12 @@ def _write(choice: Choice, target: ModelSource, draft: ModelSource | None) -> Re
     lines += ["output = target.generate(", *(f"    {option}," for option in ("**inputs", *options)), ")"]
     lines += [
         'new = output[0, inputs["input_ids"].shape[1] :]',
-        "print(tokenizer.decode(new, skip_special_tokens=True))",
+        "text = tokenizer.decode(new, skip_special_tokens=True)",
     ]
+    if choice.request.stop:
+        lines += [f"for stop in {choice.request.stop!r}:", "    text = text.partition(stop)[0]"]
+        notes.append("The program cuts the text at its stop texts; generate() also takes the time for what follows.")
+    lines.append("print(text)")
     if target.kind is SourceKind.GGUF:
         notes.append("transformers dequantises a GGUF file when it loads it, and needs the package gguf for that.")
     return "\n".join(lines) + "\n", notes

@@ -27,9 +27,11 @@ def _write(choice: Choice, target: ModelSource, draft: ModelSource | None) -> Re
         draft,
     )
     sampling, k = choice.request.sampling, choice.k
-    request = {"temperature": sampling.temperature}
+    request: dict[str, Any] = {"temperature": sampling.temperature}
     if not sampling.is_greedy:
         request |= {"top_p": sampling.top_p, "top_k": sampling.top_k}
+    if choice.request.stop:
+        request["stop"] = list(choice.request.stop)
     notes = [f"Each request has its own sampling parameters; send {as_json(request)}."]
     if sampling.min_p and not sampling.is_greedy:
         notes.append(
