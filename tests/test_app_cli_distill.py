@@ -98,6 +98,7 @@ def test_a_compiler_that_cannot_compile_is_told_and_done_without(target, tmp_pat
         (["--out", "{tmp}/file/new"], "file"),
         (["--out", "{tmp}/new", "--texts-from", "{tmp}/file"], "no readable texts"),
         (["--out", "{tmp}/new", "--texts-from", "{tmp}/pipe"], "no readable texts"),
+        (["--out", "{tmp}/new", "--seed", "-1"], "from 0 to 2,147,483,647"),
     ],
 )
 def test_bad_input_is_a_sentence(target, tmp_path, capsys, monkeypatch, arguments, word):

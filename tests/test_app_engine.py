@@ -288,7 +288,9 @@ def test_a_run_on_a_server_opens_on_every_page(name, open_runs, tmp_path, qtbot)
     assert "\n" not in QGuiApplication.clipboard().text(), "not every shell continues a line with \\"
     words = shlex.split(QGuiApplication.clipboard().text())
     request = window.run_view.request
-    asked = ["--temperature", str(request.sampling.temperature), "--top-k", "1000000", "--top-p", "0.9"]
+    asked = ["--target", request.target]
+    asked += ["--temperature", str(request.sampling.temperature), "--top-k", "1000000", "--top-p", "0.9"]
+    asked += [] if request.chat is None else ["--chat" if request.chat else "--raw"]
     assert words[:6] == ["outrider", "sweep", "--engine", request.engine, "--baseline-engine", "URL"]
     assert words[6:] == [*asked, "--max-new-tokens", str(request.max_new_tokens), "--out", "sweep.jsonl"]
     window.menus.show_ghosts.setChecked(True)

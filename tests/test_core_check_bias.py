@@ -9,6 +9,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from core.drafters.base import chain
+from core.errors import DrafterError
+from core.experiments.check import check_drafter
 from core.experiments.check_plan import BiasLimit, Verdict
 from core.experiments.check_report import (
     distribution_remarks,
@@ -122,3 +125,30 @@ def test_undrafted_tokens_that_are_left_out_at_the_edge_of_a_filter_are_not_coun
     tally.add(2, Counter({0: 100, 1: 100}), probs, probs)
     assert tally.num_undrafted == 100
     assert tally.result(1_000, 0.0).bias_limit is BiasLimit.ALIKE, "200 tokens were drafted"
+
+
+class Strict:
+    """A drafter of somebody else that relies on what its documentation promises: contexts grow from one start on."""
+
+    needs = frozenset()
+
+    def start(self, prompt):
+        self.read = len(prompt)
+
+    def propose(self, context):
+        assert len(context.ids) >= self.read, "nothing was taken back"
+        self.read = len(context.ids) + 1
+        return chain(torch.zeros(1, dtype=torch.int64), torch.eye(context.vocab_size)[:1])
+
+    def observe(self, outcome):
+        self.read -= 1 - outcome.num_accepted
+
+
+def test_a_drafter_of_somebody_else_is_asked_by_its_contract_and_named_where_it_fails():
+    target = TableSession().target
+    request = make_check(num_samples=200)
+    assert check_drafter(target, lambda _: Strict(), request).verdict is Verdict.EXACT
+    failing = Strict()
+    failing.propose = None
+    with pytest.raises(DrafterError, match="Strict failed"):
+        check_drafter(target, lambda _: failing, request)

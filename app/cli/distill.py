@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app.cli.errors import Exit, OutputError, say, stop_on_interrupt, write_output
-from app.cli.parsing import REF_HELP, add_command, option, positive_number, positive_whole_number, whole_number
+from app.cli.parsing import REF_HELP, add_command, option, positive_number, positive_whole_number, small_seed
 from core.analysis.steadiness import interval_text
 from core.files import explain_write_error
 from core.settings import MAX_DRAFT_TOKENS
@@ -53,7 +53,7 @@ def add_parser(commands: Any) -> None:
     option(parser, "--texts-from FILE.npz", "start with existing texts: ids, answer_start, answer_temperature")
     option(parser, "--minutes M", "time to train", positive_number, 60.0)
     option(parser, "--threads N", "processor threads (default: all)", positive_whole_number)
-    option(parser, "--seed N", "random seed", whole_number, 0)
+    option(parser, "--seed N", "random seed", small_seed, 0)
 
 
 @stop_on_interrupt()

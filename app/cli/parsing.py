@@ -137,6 +137,10 @@ number = functools.partial(_parse, float, "a number")
 whole_number = functools.partial(_parse, int, "a whole number")
 positive_number = functools.partial(_parse, float, "a number above 0", holds=lambda value: 0 < value < float("inf"))
 positive_whole_number = functools.partial(_parse, int, "a whole number, 1 or more", holds=lambda value: value >= 1)
+small_seed = functools.partial(
+    _parse, int, f"a whole number from 0 to {2**31 - 1:,}", holds=lambda value: 0 <= value < 2**31
+)
+"""To which batches and epochs add."""
 filled = functools.partial(_parse, str, "a name", holds=lambda text: bool(text.strip()))
 """A text that is not blank."""
 

@@ -43,8 +43,8 @@ class MedusaDrafter:
         path = Path(options.heads).expanduser() if options.heads else find_heads(target)
         if path is None:
             raise SettingsError(
-                f"Outrider includes no Medusa heads for {target.ref}. Name a folder of them, or train some with "
-                "`outrider distill TARGET --kind medusa --out FOLDER`."
+                f"Outrider includes no Medusa heads for {target.ref}. Name a folder of them (medusa:heads=FOLDER), or "
+                "train some with `outrider distill TARGET --kind medusa --out FOLDER`."
             )
         try:
             self._heads = load_heads(path, target, setup.check_cancelled)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from core.decode import sample_blocks
 from core.draft_length import DraftLength
-from core.drafters.base import chain
+from core.drafters.base import blaming, chain, is_own
 from core.experiments.bench_plan import num_equal
 from core.experiments.check_plan import CheckProgress, DistributionResult, FirstTokens, TokenCount, block_lengths
 from core.experiments.distribution_statistics import BONUS, DistributionTally
@@ -165,7 +165,8 @@ class DraftDistribution:
         self._sampling, self._check_cancelled = context.controls.sampling, context.controls.check_cancelled
         self._vocab_size = context.target.vocab_size
         self._generator = torch.Generator().manual_seed(0)
-        self._drafter.start(torch.tensor(self._prompt))
+        with blaming(self._drafter):
+            self._drafter.start(torch.tensor(self._prompt))
         self._scorer = TargetScorer(context.target, capacity, self._drafter.needs) if self._drafter.needs else None
         if self._scorer is not None:
             self._scorer.prefill(self._prompt, self._check_cancelled)
@@ -174,22 +175,23 @@ class DraftDistribution:
     @torch.inference_mode()
     def after(self, block: tuple[int, ...]) -> Tensor | None:
         """(V,) float64 after the prompt and `block`; None where nothing is proposed."""
-        if self._scorer is not None:
-            self._drafter.start(torch.tensor([*self._prompt, *block]))
-        # From the prompt on, since a drafter takes what it has read for the beginning of the next context.
-        for length in range(len(block) + 1) if self._scorer is None else (len(block),):
-            ids = [*self._prompt, *block[:length]]
-            draft = self._drafter.propose(
-                DraftContext(
-                    ids=ids,
-                    num_draft_tokens=1,
-                    sampling=self._sampling,
-                    generator=self._generator,
-                    vocab_size=self._vocab_size,
-                    check_cancelled=self._check_cancelled,
-                    features=self._features(block),
+        # Ours take what they have read for the beginning of the next context, which saves reading the prompt again.
+        reads_on = self._scorer is None and is_own(self._drafter)
+        with blaming(self._drafter):
+            if not reads_on:
+                self._drafter.start(torch.tensor([*self._prompt, *block]))
+            for length in range(len(block) + 1) if reads_on else (len(block),):
+                draft = self._drafter.propose(
+                    DraftContext(
+                        ids=[*self._prompt, *block[:length]],
+                        num_draft_tokens=1,
+                        sampling=self._sampling,
+                        generator=self._generator,
+                        vocab_size=self._vocab_size,
+                        check_cancelled=self._check_cancelled,
+                        features=self._features(block),
+                    )
                 )
-            )
         if not len(draft):
             return None
         if draft.probs is not None:

@@ -28,14 +28,13 @@ from torch.nn import functional
 
 from core.errors import ModelUnreadableError, PairMismatchError, SettingsError, first_line
 from core.files import explain_write_error, file_digest, read_json, require_space, scratch_folder
-from core.models.catalogue import EMBEDDED
+from core.models.catalogue import EMBEDDED, MEDUSA_HEADS
 from core.models.child import STALL_S, ChildExit, ChildFailedError, exit_code, limit, python_module, supervise
 
 if TYPE_CHECKING:
     from core.models.language_model import LanguageModel
 
 CONFIG, WEIGHTS, PICKLE = "config.json", "medusa_lm_head.safetensors", "medusa_lm_head.pt"
-KIND = "medusa-heads"
 
 _CHILD_MEMORY = 2 * 2**30
 """Bytes for torch, beside the tensors."""
@@ -59,7 +58,7 @@ class HeadsConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """As a configuration of transformers' is written, which a training's checkpoints ask for, too."""
-        return {"model_type": KIND, **asdict(self)}
+        return {"model_type": MEDUSA_HEADS, **asdict(self)}
 
 
 class MedusaBlock(nn.Module):
@@ -253,7 +252,7 @@ def _read_config(file: Path) -> HeadsConfig | None:
         values = read_json(file)
     except (OSError, ValueError) as error:
         raise _unreadable(file.parent, first_line(error)) from error
-    if not isinstance(values, dict) or values.pop("model_type", None) != KIND:
+    if not isinstance(values, dict) or values.pop("model_type", None) != MEDUSA_HEADS:
         return None
     ids = values.get("vocabulary")
     are_ids = ids is None or (isinstance(ids, list) and all(type(item) is int for item in ids))

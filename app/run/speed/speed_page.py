@@ -234,7 +234,8 @@ class SpeedPage(RunPage):
 
     @Slot()
     def _on_copy(self) -> None:
-        QGuiApplication.clipboard().setText(self._command)
+        # On one line, which not every shell would continue.
+        QGuiApplication.clipboard().setText(self._command.replace(" \\\n    ", " "))
         self.copy_button.setText("Copied")
 
     def _show_gains(self, report: SpeedReport) -> None:
