@@ -146,7 +146,7 @@ class Strict:
 
 def test_a_drafter_of_somebody_else_is_asked_by_its_contract_and_named_where_it_fails():
     target = TableSession().target
-    request = make_check(num_samples=200)
+    request = make_check()
     assert check_drafter(target, lambda _: Strict(), request).verdict is Verdict.EXACT
     failing = Strict()
     failing.propose = None
