@@ -176,7 +176,7 @@ class DraftDistribution:
     def after(self, block: tuple[int, ...]) -> Tensor | None:
         """(V,) float64 after the prompt and `block`; None where nothing is proposed."""
         # Ours take what they have read for the beginning of the next context, which saves reading the prompt again.
-        reads_on = self._scorer is None and is_own(self._drafter)
+        reads_on, features = self._scorer is None and is_own(self._drafter), self._features(block)
         with blaming(self._drafter):
             if not reads_on:
                 self._drafter.start(torch.tensor([*self._prompt, *block]))
@@ -189,7 +189,7 @@ class DraftDistribution:
                         generator=self._generator,
                         vocab_size=self._vocab_size,
                         check_cancelled=self._check_cancelled,
-                        features=self._features(block),
+                        features=features,
                     )
                 )
         if not len(draft):

@@ -119,7 +119,9 @@ class RunData:
         sums, drafted = self.counts.sums, self.summary.num_draft_tokens
         # Where it reported every step, a draft that the text's end cut is all that may differ.
         is_reported = {step.source for step in self.steps} <= {None, StepSource.SERVER}
-        return sums.alpha if is_reported or drafted == sums.drafted else None
+        # Older logs count the drafts that are shown, but have no rate then.
+        is_whole = drafted == sums.drafted and self.summary.draft_acceptance_rate is not None
+        return sums.alpha if is_reported or is_whole else None
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -344,8 +346,9 @@ def _mean(title: str, field: str, meaning: str) -> Figure:
 
 def mean_acceptance_length(run: RunData) -> float | None:
     """vLLM's figure: 1 + accepted / drafts."""
-    accepted, drafts = run.figure("num_accepted_tokens"), run.figure("num_drafts")
-    return 1 + accepted / drafts if accepted is not None and drafts else None
+    names = ("num_accepted_tokens", "num_drafts", "draft_acceptance_rate")
+    accepted, drafts, rate = map(run.figure, names)
+    return 1 + accepted / drafts if accepted is not None and drafts and rate is not None else None
 
 
 FIGURES: tuple[Figure, ...] = (

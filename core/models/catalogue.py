@@ -37,9 +37,9 @@ MEASURED_LENGTHS = {DEFAULT_DRAFT: 3, SMOLLM2_DRAFTER: 2}
 """The K that was measured to pay for a draft with its target at several temperatures: resources/docs/benchmarks.md."""
 
 SHARES = "shares_tables_with"
+"""The key of `config.json` that marks a draft that borrows its target's tables."""
 MEDUSA_HEADS = "medusa-heads"
 """In place of a model's type, where a folder holds heads."""
-"""The key of `config.json` that marks a draft that borrows its target's tables."""
 
 _TEXT_GENERATORS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 
@@ -273,8 +273,8 @@ def _folder_entry(folder: Path, ref: str, title: str, origin: ModelOrigin, revis
         raise ModelUnreadableError(f"The config.json of {ref!r} can't be read. Download the model again.") from None
     if isinstance(config, dict) and config.get("model_type") == MEDUSA_HEADS:
         raise ModelUnreadableError(
-            f"{ref!r} holds Medusa heads, which are no model. Draft with them: --method medusa:heads={ref}, or the "
-            "method Medusa heads in the window."
+            f"{ref!r} holds Medusa heads, which are no model. To draft with them, choose the method Medusa heads and "
+            "this folder for it: --method medusa:heads=FOLDER."
         )
     return ModelEntry(
         ref,

@@ -189,7 +189,7 @@ def _summary_fields(summary: Summary) -> Record:
     if summary.source is StepSource.TEXT:
         for name in ("num_steps", "num_drafts", "num_draft_tokens", "num_accepted_tokens", "block_efficiency"):
             del values[name]
-    elif summary.source is StepSource.CHUNKS and summary.draft_acceptance_rate is None:
+    elif summary.source is StepSource.CHUNKS and summary.draft_acceptance_rate is None and summary.num_accepted_tokens:
         del values["num_drafts"], values["num_draft_tokens"]  # Not every draft is known.
     return {name: value for name, value in _in_order(values, names).items() if value is not None and value != []}
 

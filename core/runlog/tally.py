@@ -140,7 +140,12 @@ class Tally:
     def positions_of(self, summary: Summary | None) -> PositionCounts:
         """Counts by position: the summary's where a server reported all, but its steps show only some drafts; none
         where it didn't."""
-        shows_all = self.knows_drafts or (summary is not None and summary.num_draft_tokens == self.drafted)
+        shows_all = self.knows_drafts or (
+            # Older logs count the drafts that are shown, but have no rate then.
+            summary is not None
+            and summary.draft_acceptance_rate is not None
+            and summary.num_draft_tokens == self.drafted
+        )
         shown = self.positions if shows_all else PositionCounts()
         if summary is None or summary.source is None or summary.num_drafts <= self.num_blocks:
             return shown

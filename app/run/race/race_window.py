@@ -49,7 +49,7 @@ from app.window_layout import bring_forward, open_at, splitter
 from core.analysis.run_counts import Timeline
 from core.settings import Coupling
 from core.text import count_text
-from core.types import Step
+from core.types import FinishReason, Step
 
 FRAME_MS = 33
 SLOWED, SLOWED_MS = "in 12 s", 12_000.0
@@ -322,7 +322,8 @@ class RaceWindow(RunPage):
         self.ours.set_run(run.tokens.steps, race.ours, run.coupling)
         plain: Sequence[Step] = run.baseline_steps
         if run.summary is not None and run.summary.baseline_text is not None:
-            plain = replace(run.summary, text=run.summary.baseline_text).shown(plain)
+            whole = replace(run.summary, finish_reason=FinishReason.STOP, text=run.summary.baseline_text)
+            plain = whole.shown(plain)
         self.plain.set_run(plain, race.plain, run.coupling)
         between = f" (95 %: {run.interval})" if run.interval and race.is_whole else ""
         self.speedup.setText(f"{speedup:.2f}×{between}" if speedup is not None else "–")
