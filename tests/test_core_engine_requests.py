@@ -30,6 +30,7 @@ from tests.fake_servers import (
     sglang,
     vllm,
 )
+from tests.test_core_engine_steps import run
 
 pytestmark = pytest.mark.usefixtures("keys")
 
@@ -249,3 +250,24 @@ def test_the_prefill_is_timed_from_the_request_that_was_answered(monkeypatch: py
             patch.setattr(client.time, "perf_counter", lambda: now)
             events = list(ServerSession(server).run(a_request(engine=fake.url)))
     assert [event.prefill_ms for event in events if isinstance(event, PrefillDone)] == [1000.0]
+
+
+@pytest.mark.parametrize(
+    ("words", "texts"),
+    [
+        ([["Sky"], [" blue", "</"], ["ans", "wer>", " x"]], ["Sky", "Sky blue</", "Sky blue</"]),
+        ([["Sky"], ["<"], ["blue", "</answer>"]], ["Sky", "Sky<", "Sky< blue"]),
+    ],
+)
+def test_sglang_streams_the_beginning_of_a_stop_text_which_is_cut_from_the_end(
+    words: list[list[str]], texts: list[str]
+) -> None:
+    events, rows = [], []
+    for step, text in zip(words, texts, strict=True):
+        rows += [[-0.5, 100, word] for word in step]
+        finish = {"type": "stop", "matched": "</answer>"} if step is words[-1] else None
+        meta = {"completion_tokens": len(rows), "output_token_logprobs": list(rows), "finish_reason": finish}
+        events.append({"text": text, "meta_info": meta})
+    _, summary = run({**sglang(), "/generate": as_stream(events)}, chat=False, stop=("</answer>",))
+    assert summary.text == texts[-1].removesuffix("</")
+    assert (summary.finish_reason, summary.num_tokens) == (FinishReason.STOP, len(rows))

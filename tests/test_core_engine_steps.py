@@ -113,27 +113,6 @@ def test_a_server_that_keeps_the_stop_text_to_itself_loses_nothing_else() -> Non
     assert (summary.text, summary.finish_reason) == ("a b", FinishReason.STOP)
 
 
-@pytest.mark.parametrize(
-    ("words", "texts"),
-    [
-        ([["Sky"], [" blue", "</"], ["ans", "wer>", " x"]], ["Sky", "Sky blue</", "Sky blue</"]),
-        ([["Sky"], ["<"], ["blue", "</answer>"]], ["Sky", "Sky<", "Sky< blue"]),
-    ],
-)
-def test_sglang_streams_the_beginning_of_a_stop_text_which_is_cut_from_the_end(
-    words: list[list[str]], texts: list[str]
-) -> None:
-    events, rows = [], []
-    for step, text in zip(words, texts, strict=True):
-        rows += [[-0.5, 100, word] for word in step]
-        finish = {"type": "stop", "matched": "</answer>"} if step is words[-1] else None
-        meta = {"completion_tokens": len(rows), "output_token_logprobs": list(rows), "finish_reason": finish}
-        events.append({"text": text, "meta_info": meta})
-    _, summary = run({**sglang(), "/generate": as_stream(events)}, chat=False, stop=("</answer>",))
-    assert summary.text == texts[-1].removesuffix("</")
-    assert (summary.finish_reason, summary.num_tokens) == (FinishReason.STOP, len(rows))
-
-
 def llama_with_steps(steps: Sequence[tuple[int, int, dict[int, bytes]]], end: str = "limit") -> Page:
     """Drafted, accepted and the tokens of each step; as llama-server, nothing is sent within a character."""
     events: list[dict[str, Any]] = []
