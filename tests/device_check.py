@@ -11,12 +11,13 @@ import io
 import platform
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 import warnings
 from collections import Counter, namedtuple
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import product
 from pathlib import Path
@@ -30,6 +31,8 @@ from app.cli.bench import write_results
 from core.analysis.near_ties import lead, moved_margin, replay_margin
 from core.controls import RunControls
 from core.decode import autoregressive, speculative
+from core.distill.pipeline import DistillSettings, Kind, distill
+from core.distill.self_play import PlaySettings
 from core.drafters.base import DrafterSetup
 from core.drafters.registry import build_drafter
 from core.errors import GenerationError, OutriderError, sentence_of
@@ -50,6 +53,7 @@ from core.runners.threads import num_processors
 from core.sampling import gumbel_noise
 from core.session import Loaded, Session
 from core.settings import Coupling, Device, RunRequest, SamplingParams
+from core.training.train import TrainSettings
 from core.types import Finished, PrefillDone, Step
 from core.verify.on_device import verify_on_device
 from tests.exactness import SIGNIFICANCE, joint_p_value, verify_step
@@ -65,6 +69,8 @@ LENGTHS = (20, 232, 247, 248, 256, 257, 600)
 """Of prompts. A graph reads 256 positions of the cache while 8 more rows fit into them, then 512. The longest prompt is
 read in two chunks."""
 NUM_TOKENS, NUM_BLOCKS = 24, 2_000
+LEARNED = 0.1
+"""Share of the target's tokens that a draft must know after a short training. An untrained one knows hardly any."""
 CONTENDERS = ("generate", "assisted", "plain", "draft-model", "prompt-lookup", "auto")
 
 
@@ -405,6 +411,27 @@ def waits(machine: Machine) -> str:
     return f"one wait in each of {num_steps:,} steps"
 
 
+def distillation(machine: Machine) -> str:
+    """A draft and Medusa heads learn on the device, and a run with the draft writes the text of plain decoding."""
+    target, figures = load(DEFAULT_TARGET, str(machine.device), "float32"), {}
+    training = TrainSettings(tokens=60_000, warmup_steps=10, learning_rate=2e-3, compile=False)
+    settings = DistillSettings(64, 1, 512, training, PlaySettings(rows=64, length=120))
+    with tempfile.TemporaryDirectory() as folder:
+        for kind in Kind:
+            out, task = Path(folder) / kind, replace(settings, kind=kind)
+            figures |= distill(target, task, Path(folder) / "work", out, machine.look_at_the_clock)
+        draft = load(str(Path(folder) / Kind.DRAFT), target=target)
+    pair = Loaded(target, draft, None)
+    ids = prompt_of(pair, 60)
+    plain, run = play(machine.decode(pair, "", ids)), play(machine.decode(pair, "draft-model", ids))
+    agree, top, kept = figures["acceptance at 0"], figures["head 0, top 1"], run.summary.num_accepted_tokens
+    found = f"draft agrees at {agree:.0%} of the positions, first head at {top:.0%}; {kept} tokens accepted"
+    assert min(agree, top) > LEARNED, found
+    assert kept, found
+    assert run.ids == plain.ids, f"the text differs at token {num_equal(run.ids, plain.ids) + 1}"
+    return found
+
+
 def bench(machine: Machine) -> str:
     """`outrider bench` on the embedded pair."""
     settings = BenchSettings(
@@ -432,6 +459,7 @@ CHECKS: dict[str, Callable[[Machine], str]] = {
     "NaN": not_a_number,
     "margins of near-ties": near_ties,
     "memory": memory,
+    "distillation": distillation,
     "bench": bench,
 }
 

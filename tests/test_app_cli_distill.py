@@ -46,6 +46,7 @@ def test_medusa_heads_are_made_and_reported(target, tmp_path, capsys, monkeypatc
 def test_a_draft_is_made_and_reported(target, tmp_path, capsys, monkeypatch):
     out = tmp_path / "draft"
     monkeypatch.setattr("app.cli.distill.can_compile", lambda: False)
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: True)  # Where it isn't chosen.
     assert main(["distill", str(target), "--out", str(out), "--layers", "1", *QUICK]) == 0
     written, said = capsys.readouterr()
     assert written.strip() == str(out)
@@ -53,7 +54,7 @@ def test_a_draft_is_made_and_reported(target, tmp_path, capsys, monkeypatch):
     assert "nan" not in said
     assert "predicted speedup, from the acceptance above and both models' times here in float32: " in said
     assert f"next: outrider run --target '{target}' --draft {out} -k " in said.splitlines()[-1]
-    assert " --temperature 1 " in said.splitlines()[-1], "as what was predicted"
+    assert " --temperature 1 --device cpu " in said.splitlines()[-1], "as what was predicted"
     assert resolve(str(out)).serves == str(target)
     assert (tmp_path / "draft-work" / "student.pt").is_file()
 
@@ -99,6 +100,7 @@ def test_a_compiler_that_cannot_compile_is_told_and_done_without(target, tmp_pat
         (["--out", "{tmp}/new", "--texts-from", "{tmp}/file"], "no readable texts"),
         (["--out", "{tmp}/new", "--texts-from", "{tmp}/pipe"], "no readable texts"),
         (["--out", "{tmp}/new", "--seed", "-1"], "from 0 to 2,147,483,647"),
+        (["--out", "{tmp}/new", "--device", "gpu"], "--device"),
     ],
 )
 def test_bad_input_is_a_sentence(target, tmp_path, capsys, monkeypatch, arguments, word):

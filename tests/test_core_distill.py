@@ -369,7 +369,7 @@ def test_a_checkpoint_of_another_optimiser_is_refused(target, tmp_path, monkeypa
     student = new_student(target.model, 1)
     made = []
     for arithmetic in (torch.float32, torch.bfloat16):
-        monkeypatch.setattr("core.training.train.ARITHMETIC", arithmetic)
+        monkeypatch.setattr("core.training.model.ARITHMETIC", arithmetic)
         made.append(make_optimizers(student, 2e-3))
     save_checkpoint(tmp_path / "c.pt", student, made[0], Progress())
     with pytest.raises(SettingsError, match="another model, version"):

@@ -44,7 +44,7 @@ def new_heads(target: Any, target_ref: str, num_heads: int, num_blocks: int, voc
     heads = MedusaHeads(hidden_size, [[head + 1] + [0] * (num_blocks - 1) for head in range(num_heads)], config)
     for name, parameter in heads.named_parameters():
         nn.init.normal_(parameter, std=0.02) if name.endswith("weight") else nn.init.zeros_(parameter)
-    return heads
+    return heads.to(target.device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Tables:
         embedding = target.get_input_embeddings().weight.detach().float()
         ids, end = part.texts.ids[0], int(part.texts.end[0])
         states = torch.from_numpy(part.states[0, :end].astype(np.float32))
-        size = embedding[torch.from_numpy(ids[:end].astype(np.int64))].square().mean().sqrt()
+        size = embedding[torch.from_numpy(ids[:end].astype(np.int64))].square().mean().sqrt().cpu()
         scale = float(states.square().mean().sqrt() / size)
         return cls(embedding * scale, target.get_output_embeddings().weight.detach().float(), scale)
 
@@ -91,8 +91,8 @@ def inputs_of(
         States (n, H), embeddings (n, head + 1, H), and the positions whose states predict the same tokens.
     """
     end = int(part.texts.end[row])
-    ids = torch.from_numpy(part.texts.ids[row, :end].astype(np.int64))
-    states = torch.from_numpy(part.states[row, :end].astype(np.float32))
+    ids = torch.from_numpy(part.texts.ids[row, :end].astype(np.int64)).to(tables.embedding.device)
+    states = _states_of(part, row, tables)[:end]
     embedded = functional.embedding(ids, tables.embedding)
     for head in range(num_heads):
         # The state at t chooses the token at t + 1; this head predicts the one at t + head + 2.
@@ -100,6 +100,11 @@ def inputs_of(
         tokens = torch.stack([embedded[begin + 1 + i : begin + 1 + i + number] for i in range(head + 1)], 1)
         ahead = slice(begin + head + 1, begin + head + 1 + number)
         yield states[begin : begin + number], tokens, ahead
+
+
+def _states_of(part: Part, row: int, tables: Tables) -> Tensor:
+    """The target's states (length, H) on a text, in float32 on the device of the tables."""
+    return torch.tensor(part.states[row]).to(tables.head.device).float()
 
 
 def train_heads(
@@ -128,7 +133,7 @@ def train_heads(
         texts = torch.cat([torch.from_numpy(part.texts.ids[row].astype(np.int64)) for part, row in chosen])
         output = tables.head[_part_of(vocabulary, frequent, texts, generator)]
         rows = [list(inputs_of(part, row, len(heads), tables, first - 1)) for part, row in chosen]
-        states = [torch.from_numpy(part.states[row].astype(np.float32)) for part, row in chosen]
+        states = [_states_of(part, row, tables) for part, row in chosen]
         losses = []
         for index in range(len(heads)):
             x, tokens = torch.cat([row[index][0] for row in rows]), torch.cat([row[index][1] for row in rows])
@@ -189,12 +194,12 @@ def held_out_accuracy(
     at = judged_temperature(part.texts, len(heads))
     for row in np.flatnonzero(_is_long(part.texts, len(heads)) & (part.texts.temperature == at))[:max_rows]:
         begin = int(part.texts.answer_start[row]) - 1
-        best = functional.linear(torch.from_numpy(part.states[row].astype(np.float32)), tables.head).argmax(-1)
+        best = functional.linear(_states_of(part, int(row), tables), tables.head).argmax(-1).cpu()
         for index, (states, tokens, ahead) in enumerate(inputs_of(part, int(row), len(heads), tables, begin)):
             if not len(states):
                 continue
             logits = functional.linear(heads(index, states, tokens), output)
-            candidates = vocabulary[logits.topk(min(TOPS[-1], len(vocabulary))).indices]
+            candidates = vocabulary[logits.topk(min(TOPS[-1], len(vocabulary))).indices.cpu()]
             is_hit = candidates == best[ahead, None]
             hits[index] += torch.tensor([float(is_hit[:, :top].sum()) for top in TOPS])
             number[index] += len(states)

@@ -42,7 +42,7 @@ from core.distill.texts import (
     split,
     write_part,
 )
-from core.errors import SettingsError
+from core.errors import DeviceError, SettingsError
 from core.files import write_atomically
 from core.models.catalogue import EMBEDDED_TITLES
 from core.models.medusa_heads import CONFIG, WEIGHTS, is_heads
@@ -104,7 +104,7 @@ def distill(
     """Make a draft, or Medusa heads, for a target.
 
     Args:
-        target: in float32 on the CPU.
+        target: in float32. Training runs on its device.
         work: folder for texts, states and the checkpoint; a later call with the same folder resumes.
         out: folder that the result is written to.
         log: called periodically with a line of progress.
@@ -115,9 +115,12 @@ def distill(
 
     Raises:
         ModelUnreadableError: the target is of an unsupported kind.
+        DeviceError: the target is spread over several devices.
         SettingsError: there are too few texts, or `out` or `work` belongs to something else.
     """
     check_target(target.model)
+    if target.is_spread:
+        raise DeviceError("The target doesn't fit on one device in float32. Choose a smaller one, or --device cpu.")
     check_destination(out, work, settings.kind)
     if settings.start_from is None and min(settings.num_texts, settings.play.rows) < FEWEST_TEXTS:
         raise SettingsError(
@@ -160,7 +163,8 @@ def distill(
             for head, shares in enumerate(held_out_accuracy(heads, tables, held_out))
             for top, share in zip(TOPS, shares, strict=True)
         }
-    student, vocabulary = new_student(target.model, settings.num_layers), torch.tensor(ids)
+    student = new_student(target.model, settings.num_layers)
+    vocabulary = torch.tensor(ids, device=target.device)
     student.config.draft_vocabulary = ids  # Kept in the checkpoint.
     train_student(student, vocabulary, training, held_out, first, settings.training, checkpoint, log)
     export_student(student, target.tokenizer, target.ref, ids, out)
@@ -240,7 +244,7 @@ def _length_of_texts(given: Sequence[Texts], kept: Mapping[str, Texts], settings
 def _kept(checkpoint: Path) -> tuple[list[int], Progress]:
     """The ids that a training proposes, and its progress; none if it hasn't begun, or `load_checkpoint` will refuse."""
     with contextlib.suppress(Exception):
-        state = torch.load(checkpoint, weights_only=True, mmap=True)
+        state = torch.load(checkpoint, weights_only=True, mmap=True, map_location="cpu")
         config = state["config"]
         return config.get("draft_vocabulary") or config.get("vocabulary") or [], Progress(**state["progress"])
     return [], Progress()

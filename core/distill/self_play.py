@@ -12,7 +12,7 @@ from torch import Tensor
 from core.distill.texts import Part, Texts
 from core.errors import ModelUnreadableError
 from core.models.prompting import render_chat
-from core.training.model import ARITHMETIC, BatchDecoder, sample
+from core.training.model import BatchDecoder, arithmetic, sample
 
 _PLACE = "outrider marks the place"
 OWN_WORDS = 32
@@ -106,7 +106,7 @@ def write_texts(
     script: Script,
     settings: PlaySettings,
     generator: torch.Generator,
-    dtype: torch.dtype = ARITHMETIC,
+    dtype: torch.dtype | None = None,
     *,
     vocab_size: int | None = None,
 ) -> Part:
@@ -114,8 +114,8 @@ def write_texts(
 
     The first `vocab_size` rows of its head stand for tokens; all if None.
     """
-    rows, length = settings.rows, settings.length
-    decoder = BatchDecoder(target, rows, length, dtype)
+    rows, length, device = settings.rows, settings.length, target.device
+    decoder = BatchDecoder(target, rows, length, dtype or arithmetic(device))
     ids = torch.zeros(rows, length, dtype=torch.long)
     ids[:, : len(script.opening)] = torch.tensor(script.opening)
     answer_temperature = torch.tensor([settings.temperatures[i % len(settings.temperatures)] for i in range(rows)])
@@ -124,13 +124,13 @@ def write_texts(
     log_norms = np.zeros((rows, length), dtype=np.float32)
     written = ids[:, : len(script.opening)]
     for position in range(len(script.opening), length):
-        state, logits = decoder(written)
+        state, logits = decoder(written.to(device))
         logits = logits[:, :vocab_size]
-        states[:, position - 1] = state.half().numpy()
-        log_norms[:, position - 1] = logits.float().logsumexp(-1).numpy()
+        states[:, position - 1] = state.half().cpu().numpy()
+        log_norms[:, position - 1] = logits.float().logsumexp(-1).cpu().numpy()
         is_answer = course.is_answering & (course.answer_start <= position)
         temperature = torch.where(is_answer, answer_temperature, torch.ones(rows))
-        ids[:, position] = course.follow(position, sample(logits, temperature, generator))
+        ids[:, position] = course.follow(position, sample(logits, temperature.to(device), generator).cpu())
         if bool(course.is_done.all()):
             break
         written = ids[:, position : position + 1]

@@ -26,7 +26,7 @@ from core.models.catalogue import SHARES, resolve
 from core.models.folder.vocabulary import parse_tokenizer, read_tokens
 from core.models.shared_draft import BORROWED, tokens_sha256
 from core.training.data import items_of_step
-from core.training.model import ARITHMETIC, hidden_states, replaced_folder, rope_for
+from core.training.model import arithmetic, hidden_states, replaced_folder, rope_for
 from core.training.train import Progress, Step, TrainSettings, kl_tv_loss, overlap, train, tv_weight
 
 
@@ -50,7 +50,7 @@ def new_student(target: Any, num_layers: int) -> LlamaForCausalLM:
     """A student whose layers start as copies of the target's, evenly spaced from the first to the last."""
     config = copy.deepcopy(target.config)
     config.num_hidden_layers = num_layers
-    with torch.device("cpu"):
+    with target.device:
         student = LlamaForCausalLM(config)
     last = target.config.num_hidden_layers - 1
     for index, layer in enumerate(student.model.layers):
@@ -95,7 +95,7 @@ def make_batch(part: Part, rows: list[int], first: int) -> tuple[Tensor, Tensor,
     counts = (columns >= first - 1) & (columns < texts.end[rows][:, None] - 1)
     return (
         torch.from_numpy(texts.ids[rows].astype(np.int64)),
-        torch.from_numpy(part.states[rows]).to(ARITHMETIC),
+        torch.from_numpy(part.states[rows]),
         torch.from_numpy(part.log_norms[rows]),
         torch.from_numpy(counts).float(),
     )
@@ -123,8 +123,8 @@ def held_out_acceptance(
     for row in np.flatnonzero(has_answer & (part.texts.temperature == temperature))[:max_rows]:
         start, end = int(part.texts.answer_start[row]), int(part.texts.end[row])
         ids, states, *_ = make_batch(part, [int(row)], first)
-        hidden = hidden_states(student, ids, cos, sin, dtype=torch.float32)[0, start - 1 : end - 1]
-        states = states.float()[0, start - 1 : end - 1]
+        hidden = hidden_states(student, ids.to(cos.device), cos, sin, dtype=torch.float32)[0, start - 1 : end - 1]
+        states = states.to(cos.device).float()[0, start - 1 : end - 1]
         if temperature == 0:
             best = functional.linear(states, whole).argmax(-1)
             accepted = (vocabulary[functional.linear(hidden, head).argmax(-1)] == best).float()
@@ -147,13 +147,15 @@ def train_student(
     log: Callable[[str], None] = print,
 ) -> Progress:
     """Train in place until the budget is used, resuming from `checkpoint` if it exists; see `core.training.train`."""
-    head = student.get_output_embeddings().weight.detach()[vocabulary].to(ARITHMETIC)
+    whole = student.get_output_embeddings().weight.detach()
+    dtype = arithmetic(whole.device)
+    head = whole[vocabulary].to(dtype)
     cos, sin = rope_for(student, parts[0].texts.ids.shape[1])
     order = [(part, row) for part in parts for row in range(len(part.texts))]
     per_step = min(settings.per_step, len(order))
 
     def loss(ids: Tensor, states: Tensor, log_norms: Tensor, counts: Tensor, tv: Tensor) -> tuple[Tensor, Tensor]:
-        log_q = functional.linear(hidden_states(student, ids, cos, sin), head).float().log_softmax(-1)
+        log_q = functional.linear(hidden_states(student, ids, cos, sin, dtype), head).float().log_softmax(-1)
         return kl_tv_loss(target_log_probs(states, log_norms, head), log_q, tv, counts)
 
     loss_fn = torch.compile(loss, dynamic=False) if settings.compile else loss
@@ -161,8 +163,9 @@ def train_student(
     def compute(step: int, share: float) -> Step:
         chosen = [order[i] for i in items_of_step(len(order), per_step, step, settings.seed)]
         rows = [make_batch(part, [row], first) for part, row in chosen]
-        ids, states, log_norms, counts = map(torch.cat, zip(*rows, strict=True))
-        return *loss_fn(ids, states, log_norms, counts, tv_weight((0.4, 0.8), share)), int(counts.sum())
+        ids, states, log_norms, counts = (torch.cat(each).to(head.device) for each in zip(*rows, strict=True))
+        tv = tv_weight((0.4, 0.8), share).to(head.device)
+        return *loss_fn(ids, states.to(dtype), log_norms, counts, tv), int(counts.sum())
 
     known = held_out.texts.temperature.tolist()
     at = 1.0 if 1.0 in known else min(known)

@@ -19,7 +19,7 @@ from torch.nn import functional
 from core.errors import ModelUnreadableError, SettingsError
 from core.files import explaining_full_disks, open_regular
 from core.text import bytes_text
-from core.training.model import hidden_states, logits_of, rope_for
+from core.training.model import arithmetic, hidden_states, logits_of, rope_for
 
 Ids = npt.NDArray[np.int32]
 
@@ -128,13 +128,14 @@ def write_part(
     states = np.zeros((rows, length, target.config.hidden_size), dtype=np.float16)
     log_norms = np.zeros((rows, length), dtype=np.float32)
     cos, sin = rope_for(target, length)
+    dtype = arithmetic(cos.device)
     for start in range(0, rows, rows_per_pass):
         # The last pass overlaps the one before: a smaller batch would be compiled again.
         at = slice(max(0, min(start, rows - rows_per_pass)), start + rows_per_pass)
-        hidden = forward(target, torch.from_numpy(texts.ids[at].astype(np.int64)), cos, sin)
-        states[at] = hidden.half().numpy()
+        hidden = forward(target, torch.from_numpy(texts.ids[at].astype(np.int64)).to(cos.device), cos, sin, dtype)
+        states[at] = hidden.half().cpu().numpy()
         for row, own in zip(range(rows)[at], hidden, strict=True):
-            log_norms[row] = normalise(own).numpy()
+            log_norms[row] = normalise(own).cpu().numpy()
     save_part(Part(texts, states, log_norms), path)
 
 

@@ -18,6 +18,7 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTra
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from core.files import explaining_full_disks
+from core.models.devices import resolve_dtype
 from core.training.corpus import MAX_POSITIONS
 
 
@@ -51,7 +52,15 @@ def _has_bfloat16() -> bool:
 
 
 ARITHMETIC = torch.bfloat16 if _has_bfloat16() else torch.float32
-"""The number format of training, on float32 weights: emulated bfloat16 takes tens of times longer."""
+"""The number format of training on a CPU, on float32 weights: emulated bfloat16 takes tens of times longer."""
+
+
+def arithmetic(device: torch.device) -> torch.dtype:
+    """The number format of training on a device, on float32 weights."""
+    if device.type != "cuda":
+        return ARITHMETIC if device.type == "cpu" else torch.float32
+    found = resolve_dtype("auto", device)
+    return found if found is torch.bfloat16 else torch.float32
 
 
 def new_model(shape: str, vocab_size: int, seed: int) -> LlamaForCausalLM:
@@ -78,7 +87,8 @@ def new_model(shape: str, vocab_size: int, seed: int) -> LlamaForCausalLM:
 
 def rope_for(model: LlamaForCausalLM, length: int) -> tuple[Tensor, Tensor]:
     """cos and sin, each (length, head size), of the rotary embedding of a model in float32 that doesn't scale it."""
-    cos, sin = model.model.rotary_emb(torch.zeros(1), torch.arange(length)[None])
+    device = model.model.norm.weight.device
+    cos, sin = model.model.rotary_emb(torch.zeros(1, device=device), torch.arange(length, device=device)[None])
     return cos[0], sin[0]
 
 
@@ -165,10 +175,13 @@ def next_token_loss(
 
 
 def sample(logits: Tensor, temperature: Tensor, generator: torch.Generator) -> Tensor:
-    """One token (batch,) of logits (batch, vocabulary) at temperature (batch,); 0 is argmax. Inverse CDF in float32."""
+    """One token (batch,) of logits (batch, vocabulary) at temperature (batch,); 0 is argmax. Inverse CDF in float32.
+
+    The generator is the CPU's, on every device.
+    """
     scaled = logits.float().div_(temperature.clamp_min(1e-6)[:, None])
     cdf = scaled.softmax(-1).cumsum(-1)
-    uniform = torch.rand(len(logits), 1, generator=generator) * cdf[:, -1:]
+    uniform = torch.rand(len(logits), 1, generator=generator).to(cdf.device) * cdf[:, -1:]
     drawn = torch.searchsorted(cdf, uniform, right=True).squeeze(1).clamp_max(logits.shape[-1] - 1)
     greedy = (temperature <= 0).nonzero().flatten()
     drawn[greedy] = logits[greedy].argmax(-1)
@@ -186,7 +199,8 @@ class BatchDecoder:
         self.dtype = dtype
         self.cos, self.sin = rope_for(model, capacity)
         shape = (config.num_hidden_layers, batch, config.num_key_value_heads, capacity, self.cos.shape[-1])
-        self.cache = Cache(torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype))
+        keys, values = (torch.zeros(shape, dtype=dtype, device=self.cos.device) for _ in range(2))
+        self.cache = Cache(keys, values)
 
     def __call__(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Append ids (batch, length); returns the last position's state (batch, hidden) and logits (batch, V)."""

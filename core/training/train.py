@@ -18,7 +18,7 @@ from core.errors import SettingsError
 from core.files import explain_write_error, explaining_full_disks
 from core.text import duration_text
 from core.training.data import BLOCK, Tokens, block_count, items_of_step, read_blocks
-from core.training.model import ARITHMETIC, next_token_loss, rope_for
+from core.training.model import ARITHMETIC, arithmetic, next_token_loss, rope_for
 
 CLIP = 1.0
 """Largest norm of a step's gradient."""
@@ -72,7 +72,7 @@ def make_optimizers(model: LlamaForCausalLM, rate: float) -> list[Optimizer]:
     for name, parameter in model.named_parameters():
         (matrices if parameter.ndim == 2 and ".layers." in name else others).append(parameter)
     adam = partial(AdamW, lr=rate, betas=(0.9, 0.95))
-    if ARITHMETIC is torch.float32:
+    if arithmetic(others[0].device) is torch.float32:
         return [adam(matrices, weight_decay=0.05), adam(others, weight_decay=0.0)]
     muon = Muon(matrices, lr=rate, weight_decay=0.05, adjust_lr_fn="match_rms_adamw")
     return [muon, adam(others, weight_decay=0.0)]
@@ -118,7 +118,7 @@ def load_checkpoint(path: Path, model: torch.nn.Module, optimizers: Sequence[Opt
         SettingsError: the checkpoint is of a model of another shape, or of another optimizer, or is damaged.
     """
     try:
-        state = torch.load(path, weights_only=True)
+        state = torch.load(path, weights_only=True, map_location="cpu")
         left = model.load_state_dict(state["model"], strict=False)
         if left.unexpected_keys or _trained(model).keys() & left.missing_keys:
             raise ValueError("it has other layers")
