@@ -94,7 +94,7 @@ def test_the_table_goes_to_stdout_and_the_rest_to_stderr(target, capsys):
     assert main(["bench", "--target", target, *QUICK, *OURS]) == 0
     out, said = capsys.readouterr()
     lines = out.splitlines()
-    assert "ein Modell, drafted by no draft model, K = 4" in lines[0]
+    assert "ein Modell, without a draft model, K = 4" in lines[0]
     header = next(line for line in lines if line.startswith("contender"))
     assert "× generate" in header
     assert "× assisted" not in header  # It did not run.
@@ -193,7 +193,8 @@ def test_the_embedded_draft_is_neither_loaded_nor_named_where_no_contender_draft
 ):
     path = tmp_path / "out.json"
     assert main(["bench", *QUICK, "--only", only, "--out", str(path)]) == 0
-    assert f"drafted by {draft or 'no draft model'}, K = 4" in " ".join(capsys.readouterr().out.split())
+    named = f"drafted by {draft}" if draft else "without a draft model"
+    assert f"{named}, K = 4" in " ".join(capsys.readouterr().out.split())
     assert json.loads(path.read_text("utf-8"))["config"]["draft"] == draft
 
 

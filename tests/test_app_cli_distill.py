@@ -5,6 +5,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 import core.distill.pipeline as pipeline
 from app.__main__ import main
@@ -100,7 +101,7 @@ def test_a_compiler_that_cannot_compile_is_told_and_done_without(target, tmp_pat
         (["--out", "{tmp}/new", "--texts-from", "{tmp}/file"], "no readable texts"),
         (["--out", "{tmp}/new", "--texts-from", "{tmp}/pipe"], "no readable texts"),
         (["--out", "{tmp}/new", "--seed", "-1"], "from 0 to 2,147,483,647"),
-        (["--out", "{tmp}/new", "--device", "gpu"], "--device"),
+        (["--out", "{tmp}/new", "--device", "gpu"], "must be one of auto"),
     ],
 )
 def test_bad_input_is_a_sentence(target, tmp_path, capsys, monkeypatch, arguments, word):
@@ -114,7 +115,7 @@ def test_bad_input_is_a_sentence(target, tmp_path, capsys, monkeypatch, argument
     out, said = capsys.readouterr()
     assert out == ""
     assert word in said
-    assert said.count("\n") == 1
+    assert said.removeprefix(f"Loading {target}…\n").count("\n") == 1
     assert "unexpectedly" not in said
     assert not (tmp_path / "new").exists()
 
@@ -125,3 +126,13 @@ def test_other_architectures_are_refused_and_stopped_by_hand_it_says_so(target, 
     for folder, code, words in ((other, 2, "plain Llama"), (target, 130, "Stopped.\n")):
         assert main(["distill", str(folder), "--out", str(tmp_path / "new")]) == code
         assert words in capsys.readouterr().err
+
+
+def test_a_gpu_without_the_memory_says_what_helps(target, tmp_path, capsys, monkeypatch):
+    def on_a_gpu(*args):
+        return replace(load(*args), device=torch.device("cuda:0"))
+
+    monkeypatch.setattr("core.models.load", on_a_gpu)
+    monkeypatch.setattr(pipeline, "write_texts", failing(torch.OutOfMemoryError()))
+    assert main(["distill", str(target), "--out", str(tmp_path / "new")]) == 1
+    assert "cuda:0 ran out. Give a smaller --batch or --length, or --device cpu." in capsys.readouterr().err

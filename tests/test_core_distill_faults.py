@@ -11,7 +11,7 @@ import core.distill.student as student
 import core.models.medusa_heads as medusa_heads
 from core.distill.pipeline import Kind, distill
 from core.distill.self_play import script_of
-from core.errors import PromptError, SettingsError
+from core.errors import DeviceError, PromptError, SettingsError
 from tests.fakes import refusal
 from tests.fakes_distill import END, LONG, chat_tokenizer, quiet, settings, texts_file
 
@@ -29,6 +29,11 @@ def on_a_full_disk(save):
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
     return call
+
+
+def test_a_target_on_several_devices_is_refused(target, tmp_path, monkeypatch):
+    monkeypatch.setattr(target.model, "hf_device_map", {"model": 0, "lm_head": "cpu"}, raising=False)
+    assert "--device cpu" in refusal(DeviceError, distill, target, settings(), tmp_path / "work", tmp_path / "out")
 
 
 @pytest.mark.parametrize("kind", Kind)

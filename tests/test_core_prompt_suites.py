@@ -76,11 +76,12 @@ def test_no_suite_of_a_later_source_has_the_name_of_an_earlier_ones(tmp_path, mo
     assert [prompt.suite for prompt in joined([mixed[:1], mixed])] == ["own", "own (3)", "own (2)"]
 
 
-def test_prompts_come_from_lines_of_text_or_of_json(tmp_path):
+@pytest.mark.parametrize("name", ["own.jsonl", "own.json"])
+def test_prompts_come_from_lines_of_text_or_of_json(tmp_path, name):
     plain = tmp_path / "p.txt"
     plain.write_bytes(b"one\r\n\n  two\n")
     assert [(item.name, item.text) for item in read_prompts(plain)] == [("line 1", "one"), ("line 3", "  two")]
-    path = tmp_path / "own.jsonl"
+    path = tmp_path / name
     path.write_text('{"prompt": "a"}\n{"text": "b\\u2028c", "name": "n", "category": "x"}\n', "utf-8")
     found = [(prompt.name, prompt.text, prompt.suite) for prompt in read_prompts(path)]
     assert found == [("line 1", "a", "own"), ("n", "b\u2028c", "own")]

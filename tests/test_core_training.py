@@ -254,7 +254,7 @@ def test_training_computes_in_bfloat16_only_where_the_processor_does(
 def test_the_layers_matrices_are_trained_by_muon_only_where_the_processor_computes_in_bfloat16(
     arithmetic, first, monkeypatch
 ):
-    monkeypatch.setattr("core.training.train.ARITHMETIC", arithmetic)
+    monkeypatch.setattr("core.training.model.ARITHMETIC", arithmetic)
     model = new_model("tiny", 400, seed=0)
     matrices, others = make_optimizers(model, 2e-3)
     assert [type(each).__name__ for each in (matrices, others)] == [first, "AdamW"]

@@ -198,7 +198,8 @@ def write_results(document: Row) -> None:
     prompts = ", ".join(f"{item['name']} ({item['num_tokens']} tokens)" for item in config["prompts"])
     others = "".join(f", {name} {place[key]}" for name, key in _OTHERS.items() if place[key])
     with printing() as show:
-        show(f"{config['target']}, drafted by {config['draft'] or 'no draft model'}, K = {config['num_draft_tokens']}")
+        draft = f"drafted by {config['draft']}" if config["draft"] else "without a draft model"
+        show(f"{config['target']}, {draft}, K = {config['num_draft_tokens']}")
         show(
             f"{place['device_name']} ({config['device']}), {config['dtype']}, {count_text(place['threads'], 'thread')}"
         )

@@ -21,6 +21,7 @@ from app.cli.parsing import (
     small_seed,
 )
 from core.analysis.steadiness import interval_text
+from core.errors import OutOfMemoryError
 from core.files import explain_write_error
 from core.settings import MAX_DRAFT_TOKENS, Device
 
@@ -40,7 +41,8 @@ def add_parser(commands: Any) -> None:
         help="train a draft or Medusa heads for a target",
         description="Train a small draft, or Medusa heads, for any Llama-architecture target, on text that the target "
         "writes itself. Both borrow the target's embedding and output head, so only their layers are trained and "
-        "stored. You can stop with Ctrl-C at any time; the same command resumes.",
+        "stored. It trains on CUDA if there is a GPU, else on the CPU. You can stop with Ctrl-C at any time; the same "
+        "command resumes.",
         examples=(
             "outrider distill TARGET --out my-drafter --minutes 60",
             "outrider distill TARGET --kind medusa --out my-heads",
@@ -75,6 +77,7 @@ def execute(args: argparse.Namespace) -> int:
     from core.distill.student import check_target
     from core.export.engines.common import local_command
     from core.models import load
+    from core.models.devices import is_out_of_memory
     from core.training.train import TrainSettings
 
     if args.threads is not None:
@@ -85,6 +88,7 @@ def execute(args: argparse.Namespace) -> int:
     check_destination(out, work, kind)
     if args.device is Device.AUTO and not torch.cuda.is_available():
         args.device = Device.CPU  # Nothing has been trained on MPS yet.
+    say(f"Loading {args.target}…")
     target = load(args.target, args.device, "float32")
     check_target(target.model)
     is_on_cpu = target.device.type == "cpu"
@@ -116,6 +120,12 @@ def execute(args: argparse.Namespace) -> int:
         figures = distill(target, settings, work, out, say)
     except OSError as error:
         raise OutputError(explain_write_error(error, error.filename or work)) from error
+    except Exception as error:
+        if is_on_cpu or not is_out_of_memory(error):
+            raise
+        raise OutOfMemoryError(
+            f"The memory of {target.device} ran out. Give a smaller --batch or --length, or --device cpu."
+        ) from error
     for name, value in figures.items():
         say(f"held out, {name}: {value:.3f}")
     next_command, temperature = ["outrider", "run", "--target", args.target], "1"
@@ -135,7 +145,7 @@ def execute(args: argparse.Namespace) -> int:
     )
     say(f"{source}: {found}")
     next_command += ["-k", str(k or "auto"), "--temperature", temperature]
-    next_command += ["--device", str(target.device), "--dtype", "float32", "--baseline", "--prompt", PROMPT]
+    next_command += ["--device", str(args.device), "--dtype", "float32", "--baseline", "--prompt", PROMPT]
     say(f"next: {local_command(next_command).rstrip()}")
     write_output(f"{out}\n")
     return Exit.DONE

@@ -175,6 +175,11 @@ class Method:
     factory: str | Callable[[DrafterSetup, Any], Drafter]
     proposes_trees: bool = False
 
+    @property
+    def is_own(self) -> bool:
+        """Whether it is one of Outrider's own."""
+        return isinstance(self.factory, str)
+
     def parse(self, values: Mapping[str, Any] | None = None) -> Any:
         """The options with these values, by field name; the others have their defaults.
 

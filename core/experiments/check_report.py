@@ -43,6 +43,8 @@ def notes_on(report: CheckReport) -> tuple[str, ...]:
     If the verdict is "not exact", the first says why, or what to do where the settings don't explain it.
     """
     run, distribution, dtype = report.request.run, report.distribution, report.dtype
+    method = METHODS.get(run.method)
+    is_of_others = method is not None and not method.is_own
     if run.is_lossy and report.agrees_greedily:
         notes = [f"{LOSSY} At temperature 0 the text is still the greedy one."]
     elif report.verdict is Verdict.NOT_EXACT:
@@ -51,11 +53,17 @@ def notes_on(report: CheckReport) -> tuple[str, ...]:
             "differs again, save"
         )
         notes = [f"{repeat if report.agrees_greedily else 'Save'} the report, and file a bug with it."]
+        if is_of_others and report.agrees_greedily:
+            notes.insert(0, "First make sure that the drafter draws from the distributions that are in Draft.probs.")
     else:
         notes = [
             "Only typical acceptance trades exactness for speed: method, tree, K, block verification and an int8 draft "
             "change only the speed."
         ]
+    if is_of_others and distribution is not None:
+        notes.append(
+            "Only this drafter's first proposal after a prompt is sampled; later ones are tested by comparing texts."
+        )
     if distribution is not None and len(block_lengths(run)) > 1:
         notes.append("Half the blocks use K = 1, to get more bonus tokens: the longer a draft, the rarer they are.")
     if dtype in {"float16", "bfloat16"}:

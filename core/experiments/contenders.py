@@ -70,7 +70,8 @@ class Outrider:
         self.name, self.title, self.drafter = PLAIN, "plain decoding", None
         if method:
             self.name = option_text(method, self._options)
-            self.title = option_text(METHODS[method].title.lower(), self._options, ", ")
+            title = METHODS[method].title.lower() if METHODS[method].is_own else method
+            self.title = option_text(title, self._options, ", ")
             if num_draft_tokens is None:
                 self.name, self.title = AUTO, f"{self.title}, K auto"
             if rule is not VerificationRule.TOKEN:

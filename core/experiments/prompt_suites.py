@@ -23,7 +23,7 @@ SUITES = ("code", "prose", "maths", "translation", "summarising", "chat")
 _CODE = ("Methods of a class", "Unit tests", "Function like the one above")
 _CHAT = ("Question", "Summary", "Function like the one above")
 _MOST_BYTES = 256_000_000
-_JSON_LINES = {".jsonl", ".ndjson"}
+_JSON_LINES = {".jsonl", ".ndjson", ".json"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,7 +130,7 @@ def load_checkpoint(path: Path, model: torch.nn.Module, optimizers: Sequence[Opt
     except Exception as error:
         raise SettingsError(
             f"The checkpoint {str(path)!r} belongs to another model, version or kind of processor, or is damaged. "
-            "Choose another working folder, or delete that file to train anew."
+            "Choose the --device that it was trained on, another working folder, or delete that file to train anew."
         ) from error
 
 
