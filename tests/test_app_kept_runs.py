@@ -10,6 +10,7 @@ from PySide6.QtGui import QFontMetrics
 from PySide6.QtWidgets import QAbstractItemView, QLineEdit
 
 from app.theme import ui_font
+from app.tools.runs.table import _subtitle
 from app.tools.runs.window import COMPARE, DIFFERENT, LIST, NO_MATCH, NO_RUN, SELECT_MORE
 from app.widgets.title_delegate import BADGE_ROLE, first_parts
 from tests.errors import failing
@@ -61,6 +62,20 @@ def test_the_second_line_tells_what_the_hidden_columns_would_and_the_interval_be
     for column in (RunColumn.TARGET, RunColumn.WHEN):
         table.setColumnHidden(column, True)
     assert f" · {cells(panel, 0)[RunColumn.WHEN]} · seed 0 · tiny-target" in second_line()
+
+
+def test_runs_that_differ_only_in_their_method_or_server_are_told_apart_and_found(open_runs, folder):
+    for index, changes in enumerate(({}, {"method": "draft-tree"})):
+        keep_run(folder, index, **changes)
+    path = folder / f"{keep_run(folder, 2)}.jsonl"
+    engine = '"config": {"engine": {"product": "vllm", "version": "0.32.0", "address": "http://127.0.0.1:9"}, '
+    path.write_text(path.read_text("utf-8").replace('"config": {', engine, 1), "utf-8")
+    _, panel = open_runs(3)
+    lines = {run.id: _subtitle(run) for run in panel.table.items()}
+    assert ["Draft tree" in line for _, line in sorted(lines.items())] == [False, True, False]
+    assert "vLLM 0.32.0" in lines[path.stem]
+    panel.search.setText("127.0.0.1:9")
+    assert [run.id for run in panel.table.items()] == [path.stem]
 
 
 def test_the_list_is_sorted_and_searched_and_keeps_what_is_selected(open_runs, folder):

@@ -17,6 +17,7 @@ from core.evidence import PackedEvidence
 from core.runlog.reading import read_run_log
 from core.runlog.store import KeptState, RunStore
 from core.settings import Coupling, SamplingParams
+from tests.fakes import save_model
 from tests.fakes_runs import RunColumn, cells, keep_run, shown_whole, until
 
 SAME_TEXT = "Ran 'again' again: the same text, character for character"
@@ -140,6 +141,14 @@ def test_a_replay_runs_with_the_same_settings_and_shows_them(open_runs, folder, 
     assert request.inspect
     assert window.status.stage.text() == SAME_TEXT
     until(qtbot, lambda: panel.table.count() == 2)
+
+
+def test_a_replay_shows_a_model_that_is_not_in_the_list_yet(open_runs, folder, tmp_path, qtbot, session):
+    keep_run(folder, target=str(model := save_model(tmp_path / "elsewhere")))
+    window, panel = open_runs(1)
+    with qtbot.waitSignal(window.live.run_shown, timeout=30_000):
+        panel.replay_button.click()
+    until(qtbot, lambda: window.controls.settings("x").target == str(model))
 
 
 def test_what_is_said_of_a_replay_stays_when_its_end_is_shown_late(monkeypatch, open_runs, folder, qtbot):

@@ -313,6 +313,7 @@ class Figure:
         form: its format.
         better: 1 if more is better, -1 if less is, 0 if neither.
         is_timed: whether a busy machine changes it.
+        differs_in_trees: whether it counts other things in a tree than in a chain.
     """
 
     title: str
@@ -322,6 +323,7 @@ class Figure:
     form: str = "{:,.2f}"
     better: int = 0
     is_timed: bool = False
+    differs_in_trees: bool = False
 
     def text(self, run: RunData) -> str:
         """The figure as it is shown."""
@@ -334,10 +336,8 @@ class Figure:
         return percent_text(value, 1) if self.form == "{:.1%}" else spaced_percent(self.form.format(value))
 
 
-def _logged(
-    title: str, field: str, meaning: str, form: str = "{:,.2f}", better: int = 0, *, is_timed: bool = False
-) -> Figure:
-    return Figure(title, field, meaning, lambda run: run.figure(field), form, better, is_timed)
+def _logged(title: str, field: str, meaning: str, form: str = "{:,.2f}", better: int = 0, **more: bool) -> Figure:
+    return Figure(title, field, meaning, lambda run: run.figure(field), form, better, **more)
 
 
 def _mean(title: str, field: str, meaning: str) -> Figure:
@@ -385,17 +385,19 @@ FIGURES: tuple[Figure, ...] = (
     _logged(
         "Acceptance, of drafted tokens",
         "draft_acceptance_rate",
-        "Accepted / drafted tokens, including those that were never tested.",
+        "Accepted / drafted tokens, including those that were never tested. In a tree most nodes can't be accepted.",
         "{:.1%}",
         better=1,
+        differs_in_trees=True,
     ),
     Figure(
         "α, of tested tokens",
         "",
-        "Accepted / tested tokens: the probability that a tested token is accepted.",
+        "Accepted / tested tokens: the probability that a tested token is accepted; in a tree, that of a level.",
         lambda run: run.alpha,
         "{:.1%}",
         better=1,
+        differs_in_trees=True,
     ),
     _logged(
         "Block efficiency, all steps",

@@ -40,6 +40,7 @@ def searchable(run: KeptRun) -> str:
     """The text in which plain words are searched."""
     parts = [run.name, run.note, run.tags, run.id, *(text_of(run.config.get(name)) for name in WORDS), str(run.state)]
     parts += ["lossy"] if is_lossy(run.config) else []
+    parts += [text_of(value) for value in mapping_of(run.config.get("engine")).values()]
     parts += [word for name, word in MARKS.items() if (run.summary or {}).get(name) is True]
     return "\n".join(filter(None, parts)).casefold()
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from app.setup.model_library import UNKNOWN
 from core.analysis.run_counts import Column, RunCounts
 from core.analysis.steadiness import covers_one, interval_text, unsteadiness
+from core.drafters.registry import METHODS
 from core.errors import OutriderError
 from core.export.run_data import FIGURES, Figure, RunData, cut, differences, numbered, run_data, shown
 from core.runlog.reading import RunLog
@@ -366,7 +367,9 @@ def _figure(groups: Sequence[Group], place: int, figure: Figure) -> ComparedRow:
     # What isn't timed doesn't depend on the machine: there, only the settings can make a difference.
     ignored = () if figure.is_timed else (*ENVIRONMENT, "device", "outrider")
     keys = {tuple(item for item in _key(run) if item[0] not in ignored) for group in groups for run in group}
-    is_contest = len(keys) > 1
+    methods = (METHODS.get(run.settings.get("method", "")) for group in groups for run in group)
+    is_alike = not figure.differs_in_trees or len({method and method.proposes_trees for method in methods}) == 1
+    is_contest = len(keys) > 1 and is_alike
     is_doubtful = figure.is_timed and any(run.was_busy or "pace" in run.settings for group in groups for run in group)
     if is_doubtful or not (figure.better and known and is_contest):
         return ComparedRow(figure.title, texts, figure.meaning)

@@ -16,12 +16,12 @@ from app.widgets.tables import Table
 from app.widgets.title_delegate import BETWEEN, TitleDelegate
 from core.draft_length import shown_draft_length
 from core.drafters.registry import METHODS
-from core.runlog.reading import number_of, text_of
+from core.runlog.reading import mapping_of, number_of, text_of
 from core.runlog.replay import interval_of
 from core.runlog.search import MARKS, searchable
 from core.runlog.store import MAX_LABEL, KeptRun, KeptState, Label
 from core.settings import VerificationRule, is_lossy
-from core.text import count_text, percent_text, short_name
+from core.text import count_text, percent_text, server_text, short_name
 
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 """In English, whatever the system's language, which Python's own names follow."""
@@ -33,7 +33,7 @@ COLUMNS = (
     Column("When", width=114, rank=1),
     Column("Target", width=152, rank=2),
     Column("Draft or method", width=152),
-    Column("K", "K at the start of the run; auto: chosen before each step", 48, is_figure=True),
+    Column("K", "K at the start of the run; auto: chosen before each step", 56, is_figure=True),
     Column("Temp.", "The temperature at the start of the run", 60, is_figure=True, rank=3),
     Column("Acceptance", "Accepted / drafted tokens", 90, is_figure=True),
     Column("Tokens/s", "Generated tokens per second, without the prefill", 82, is_figure=True),
@@ -96,6 +96,9 @@ def _subtitle(run: KeptRun, hidden: Collection[str] = ()) -> str:
     parts += [when_text(run.started_at)] if "When" in hidden else []
     parts += [f"seed {seed}"] if isinstance(seed, int) else []
     parts += [_models(run)[0]] if "Target" in hidden else []
+    parts += [server_text(engine)] if (engine := mapping_of(config.get("engine"))) else []
+    method = METHODS.get(text_of(config.get("method")))
+    parts += [method.title] if method and text_of(config.get("draft")) and method.name != "draft-model" else []
     if isinstance(count, int):
         parts.append(count_text(count, "token"))
     elif run.num_steps is not None:
