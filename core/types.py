@@ -389,7 +389,8 @@ class StepsCounted:
 
     Attributes:
         counts: by step, drafted and accepted of each of the steps that it really was: a server may send several at
-            once. None where the counts fit in several ways: such a step stays inferred.
+            once. None where the counts fit in several ways, as some steps drafted nothing: such a step stays inferred,
+            but a single token then shows no rejection.
     """
 
     counts: tuple[tuple[tuple[int, int], ...] | None, ...]
@@ -398,10 +399,12 @@ class StepsCounted:
         """The steps with these counts; those that were sent at once share their time equally."""
         added = 0
         for step in steps:
-            counts = self.counts[step.index] if 0 <= step.index < len(self.counts) else None
+            counts = self.counts[step.index] if 0 <= step.index < len(self.counts) else ()
             # A log may be a stranger's: what can't be is left out.
             if not counts or not step.source or len(step.emitted) <= sum(kept + 1 for _, kept in counts[:-1]):
-                yield step.part(0, len(step.emitted), step.index + added, 1.0)
+                whole = step.part(0, len(step.emitted), step.index + added, 1.0)
+                is_guess = counts is None and step.source and not step.num_accepted
+                yield replace(whole.counted(0, 0), source=step.source) if is_guess else whole
                 continue
             start = 0
             for place, (drafted, accepted) in enumerate(counts):

@@ -16,7 +16,8 @@ from core.engines.client import Client
 from core.engines.metrics import read_metrics
 from core.engines.server import identify
 from core.engines.session import ServerSession
-from core.errors import ServerRefusedError
+from core.errors import ServerRefusedError, SettingsError
+from core.settings import Coupling, SamplingParams
 from core.types import Finished, FinishReason, PrefillDone, RunStarted
 from tests.fake_servers import (
     Answer,
@@ -37,6 +38,27 @@ pytestmark = pytest.mark.usefixtures("keys")
 LOADED, UNLOADED = "org/Loaded-GGUF:Q4 K", "a first one"
 LOOK = "?model=org%2FLoaded-GGUF%3AQ4%20K&autoload=false"
 """A page of the loaded model, in a request that loads none."""
+
+
+def test_every_setting_of_the_sampler_is_sent() -> None:
+    sampling = SamplingParams(temperature=0.7, top_k=40, top_p=0.9, min_p=0.1)
+    with FakeServer(vllm()) as fake:
+        server = identify(fake.url)
+        wanted = a_request(sampling=sampling, seed=3, stop=("x",), chat=False, engine=fake.url)
+        list(ServerSession(server).run(wanted))
+        (body,) = fake.bodies("/v1/completions")
+    expected = {"temperature": 0.7, "top_k": 40, "top_p": 0.9, "min_p": 0.1, "seed": 3, "stop": ["x"], "max_tokens": 24}
+    assert {name: body[name] for name in expected} == expected
+    assert (body["prompt"], body["repetition_penalty"], body["model"]) == ("Go", 1.0, "smol")
+
+
+def test_settings_that_a_server_cannot_take_are_refused() -> None:
+    with FakeServer(vllm()) as fake:
+        session = ServerSession(identify(fake.url))
+        for more in ({"coupling": Coupling.GUMBEL}, {"baseline": True}, {"inspect": True}, {"forced": (1,)}):
+            with pytest.raises(SettingsError, match="server can't"):
+                next(session.run(a_request(**more)))
+        assert not fake.bodies("/v1/chat/completions")
 
 
 def router(*, shows_slots: bool = True) -> dict[str, Any]:

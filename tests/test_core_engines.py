@@ -15,13 +15,11 @@ from core.controls import RunControls
 from core.engines.adapters import stream_chunks
 from core.engines.server import identify
 from core.engines.session import ServerSession, advice
-from core.errors import SettingsError
 from core.export.files import export_csv, export_html, export_jsonl
 from core.runlog.log import RunLogWriter
 from core.runlog.reading import read_run_log
 from core.runlog.replay import events, request_from_config
 from core.runlog.tally import Tally
-from core.settings import Coupling, SamplingParams
 from core.types import (
     UNKNOWN_ID,
     Event,
@@ -169,8 +167,10 @@ def without_details(answer: Answer) -> Answer:
     return replace(answer, chunks=kept)
 
 
-def test_without_the_flag_counters_tell_the_sums_and_advice_names_the_flag() -> None:
-    grown = {"num_drafts": 7, "num_draft_tokens": 28, "num_accepted_tokens": 16, "generation_tokens": 24}
+def counters(*, drafts: int, draft_tokens: int, accepted: int, generated: int) -> list[Answer]:
+    """The counters of a server that always drafted, twice before and once after a text with these counts."""
+    names = ("num_drafts", "num_draft_tokens", "num_accepted_tokens", "generation_tokens")
+    grown = dict(zip(names, (drafts, draft_tokens, accepted, generated), strict=True))
     finished = 'request_success_total{engine="0",finished_reason="length"'
 
     def add(line: str) -> str:
@@ -178,16 +178,43 @@ def test_without_the_flag_counters_tell_the_sums_and_advice_names_the_flag() -> 
         more = next((count for key, count in grown.items() if name.endswith(f"{key}_total")), finished in line)
         return f"{line.rpartition(' ')[0]} {float(value) + more}" if more else line
 
-    before = recorded("vllm-draft", "metrics-before")
+    before = recorded("vllm-draft", "metrics-after")
     text = "".join(str(chunk) for chunk in before.chunks)
-    after = replace(before, chunks=["\n".join(map(add, text.splitlines())) + "\n"])
+    return [before, before, replace(before, chunks=["\n".join(map(add, text.splitlines())) + "\n"])]
+
+
+def test_without_the_flag_counters_tell_the_sums_and_advice_names_the_flag() -> None:
     chat = without_details(recorded("vllm-draft", "run-chat-greedy"))
-    found = run(vllm(chat=chat, metrics=[before, before, after]))
+    metrics = counters(drafts=7, draft_tokens=28, accepted=16, generated=24)
+    found = run(vllm(chat=chat, metrics=metrics))
     summary = summary_of(found)
     assert (summary.source, summary.num_draft_tokens, summary.num_accepted_tokens) == (StepSource.CHUNKS, 28, 16)
     config = of_kind(found, RunStarted)[0].config
     assert "inferred" in advice(config, summary)
     assert "--per-request-spec-decode-metrics detailed" in advice(config, summary)
+
+
+@pytest.mark.parametrize("hidden", ["none", "per_step", "metrics"])
+def test_a_text_with_fewer_drafts_than_steps_shows_no_rejection_that_is_not_reported(hidden: str) -> None:
+    answer = recorded("vllm-ngram", "run-chat-sampled")
+    chat = replace(answer, chunks=[str(chunk).replace(f'"{hidden}', '"other') for chunk in answer.chunks])
+    found = run(vllm(chat=chat, metrics=counters(drafts=6, draft_tokens=24, accepted=0, generated=24)))
+    summary, steps = summary_of(found), final_steps(found)
+    assert (summary.num_drafts, summary.num_draft_tokens, summary.num_steps) == (6, 24, 24)
+    assert summary.block_efficiency in {None, 1.0}
+    assert sum(step.num_draft_tokens for step in of_kind(found, Step)) == 4 * 23
+    assert sum(step.num_draft_tokens for step in steps) <= summary.num_draft_tokens
+
+
+@pytest.mark.parametrize(("generated", "source"), [(24, StepSource.SERVER), (25, StepSource.CHUNKS)])
+def test_counters_show_that_a_text_was_written_without_a_draft(generated: int, source: StepSource) -> None:
+    chat = without_details(in_pairs(recorded("vllm-ngram", "run-chat-sampled")))
+    found = run(vllm(chat=chat, metrics=counters(drafts=0, draft_tokens=0, accepted=0, generated=generated)))
+    summary, steps = summary_of(found), final_steps(found)
+    assert {summary.source, *(step.source for step in steps)} == {source}
+    if source is StepSource.SERVER:
+        assert (summary.num_steps, summary.block_efficiency, summary.num_draft_tokens) == (24, 1.0, 0)
+        assert not advice(of_kind(found, RunStarted)[0].config, summary)
 
 
 def test_with_neither_only_the_text_is_claimed() -> None:
@@ -209,18 +236,6 @@ def test_steps_that_came_at_once_are_told_apart_at_the_end(name: str) -> None:
         assert [getattr(step, field) for step in together] == [getattr(step, field) for step in alone]
     assert sum(step.total_ms for step in together[2:]) == pytest.approx(sum(step.total_ms for step in live[1:]))
     assert summary_of(found).block_efficiency == pytest.approx(summary_of(run(vllm(chat=answer))).block_efficiency)
-
-
-def test_every_setting_of_the_sampler_is_sent() -> None:
-    sampling = SamplingParams(temperature=0.7, top_k=40, top_p=0.9, min_p=0.1)
-    with FakeServer(vllm()) as fake:
-        server = identify(fake.url)
-        wanted = a_request(sampling=sampling, seed=3, stop=("x",), chat=False, engine=fake.url)
-        list(ServerSession(server).run(wanted))
-        (body,) = fake.bodies("/v1/completions")
-    expected = {"temperature": 0.7, "top_k": 40, "top_p": 0.9, "min_p": 0.1, "seed": 3, "stop": ["x"], "max_tokens": 24}
-    assert {name: body[name] for name in expected} == expected
-    assert (body["prompt"], body["repetition_penalty"], body["model"]) == ("Go", 1.0, "smol")
 
 
 def test_logprobs_reach_those_who_check() -> None:
@@ -374,15 +389,6 @@ def test_closing_a_run_ends_the_request_even_before_an_answer() -> None:
         found = list(session.run(a_request(engine=fake.url), controls))
         assert summary_of(found).finish_reason is FinishReason.CANCELLED
         assert fake.hung_up.wait(10)
-
-
-def test_settings_that_a_server_cannot_take_are_refused() -> None:
-    with FakeServer(vllm()) as fake:
-        session = ServerSession(identify(fake.url))
-        for more in ({"coupling": Coupling.GUMBEL}, {"baseline": True}, {"inspect": True}, {"forced": (1,)}):
-            with pytest.raises(SettingsError, match="server can't"):
-                next(session.run(a_request(**more)))
-        assert not fake.bodies("/v1/chat/completions")
 
 
 def test_the_prefill_ends_with_the_first_token() -> None:

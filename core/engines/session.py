@@ -36,6 +36,8 @@ from core.types import (
 MOST_TRIES, MOST_WAIT_S, USUAL_WAIT_S = 3, 30.0, 2.0
 """How often a busy server is asked, the longest wait for it, and the wait if it doesn't say."""
 _Item = TypeVar("_Item")
+_Counted = tuple[int, int, int, tuple[int, ...]]
+"""Drafts, drafted and accepted tokens, and how many were accepted at each position, by the server's counters."""
 
 
 class ServerSession:
@@ -137,11 +139,12 @@ class _Run:
             # A connection may end without a word.
             error = f"{self._server.address} ended the text without saying why. Check its log."
             self._reason = FinishReason.ERROR
-        counts = self._counts()
-        if any(counts.counts) and any(step.source is not StepSource.SERVER for step in self._maker.steps):
-            yield counts
         is_whole = self._reason not in {FinishReason.CANCELLED, FinishReason.ERROR}
-        yield Finished(self._summary(counts, before if is_whole else None, error))
+        counted = self._counted_since(before) if before is not None and is_whole else None
+        counts = self._counts(counted)
+        if counts.counts and any(step.source is not StepSource.SERVER for step in self._maker.steps):
+            yield counts
+        yield Finished(self._summary(counts, counted, error))
 
     def _stream(self) -> Iterator[Event]:
         yield StageChanged(f"Waiting for {self._server.product.shown}…")
@@ -175,11 +178,24 @@ class _Run:
 
     # --- The end ------------------------------------------------------------------------------------------------
 
-    def _counts(self) -> StepsCounted:
+    def _counts(self, counted: _Counted | None) -> StepsCounted:
         """The server's counts of each step, where they came only at the end."""
-        if self._reported is None or self._reason is FinishReason.ERROR:
+        sums = Reported(*counted[:3]) if counted is not None else self._reported
+        if sums is None or self._reason is FinishReason.ERROR:
             return StepsCounted(())
-        return StepsCounted(align([len(step.emitted) for step in self._maker.steps], self._reported.per_step))
+        sizes = [len(step.emitted) for step in self._maker.steps]
+        if sums.drafts == sums.draft_tokens == 0:
+            return StepsCounted(tuple(((0, 0),) * size for size in sizes))
+        counts = align(sizes, sums.per_step)
+        is_guess_wrong = self._server.speculation.drafts_always and self._has_plain_steps(sums)
+        return StepsCounted((None,) * len(sizes) if is_guess_wrong and not counts else counts)
+
+    def _has_plain_steps(self, sums: Reported) -> bool:
+        """Whether some steps behind the prompt's surely drafted nothing."""
+        if sums.drafts is None or sums.accepted_tokens is None:
+            return False
+        # A piece of the stream holds at least one step, and a step adds one token to those that it accepted.
+        return max(len(self._maker.steps), self._num_tokens - sums.accepted_tokens) > sums.drafts + 1
 
     def _metrics(self) -> Snapshot | None:
         if self._server.metrics is None:
@@ -192,7 +208,7 @@ class _Run:
             return found
         return None
 
-    def _summary(self, counts: StepsCounted, before: Snapshot | None, error: str | None) -> Summary:
+    def _summary(self, counts: StepsCounted, counted: _Counted | None, error: str | None) -> Summary:
         steps = list(counts.applied(self._maker.steps))
         tally = Tally(steps)
         tally.prefill_ms = self._prefill_ms
@@ -212,7 +228,8 @@ class _Run:
                 return _with_hidden(summary, steps, reported.draft_tokens, reported.accepted_tokens)
             if source is not StepSource.SERVER:
                 # A piece of the stream may hold several steps: only the drafts, and the prompt's step, are counted.
-                is_known = self._server.speculation.drafts_always and reported.drafts is not None
+                always = self._server.speculation.drafts_always and not self._has_plain_steps(reported)
+                is_known = always and reported.drafts is not None
                 num_steps = drafts + 1 if is_known else summary.num_steps
                 efficiency = summary.num_tokens / num_steps if is_known else None
                 summary = replace(summary, num_steps=num_steps, block_efficiency=efficiency)
@@ -220,21 +237,22 @@ class _Run:
             return _with_counts(summary, source, drafts, reported.draft_tokens, reported.accepted_tokens, positions)
         if source is StepSource.SERVER:
             return replace(summary, source=source)
-        ours = self._counted_since(before)
-        if ours is not None:
-            return _with_counts(summary, StepSource.CHUNKS, *ours)
+        if counted is not None:
+            return _with_counts(summary, StepSource.CHUNKS, *counted)
         if StepSource.TEXT in sources:
             known = StepSource.CHUNKS if StepSource.SERVER in sources else StepSource.TEXT
             return replace(summary, source=known, block_efficiency=None)
         return replace(summary, source=StepSource.CHUNKS)
 
-    def _counted_since(self, before: Snapshot | None) -> tuple[int, int, int, tuple[int, ...]] | None:
-        """Drafts, drafted and accepted tokens by the server's counters; None if others used it meanwhile."""
+    def _counted_since(self, before: Snapshot) -> _Counted | None:
+        """Counts of this text by the server's counters; None if it reported them, or if others used it meanwhile."""
+        if self._reported is not None or all(step.source is StepSource.SERVER for step in self._maker.steps):
+            return None
         after = None
         with contextlib.suppress(Cancelled):  # The text is complete.
-            after = self._metrics() if before is not None else None
-        grown = difference(before, after) if before is not None and after is not None else None
-        if grown is None or grown.draft_tokens is None or grown.accepted_tokens is None or not grown.drafts:
+            after = self._metrics()
+        grown = difference(before, after) if after is not None else None
+        if grown is None or grown.drafts is None or grown.draft_tokens is None or grown.accepted_tokens is None:
             return None
         if grown.generated_tokens != self._num_tokens or grown.requests not in {None, 1.0}:
             return None
