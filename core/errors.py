@@ -141,8 +141,8 @@ def explaining_panics(what: str) -> Iterator[None]:
 
 def first_line(error: BaseException) -> str:
     """The first line of another library's message, to be quoted within a sentence."""
-    lines = visible(str(error)[:10_000]).strip().splitlines()
-    return lines[0][:160].rstrip(".") if lines else type(error).__name__
+    line, *_ = visible(str(error)[:10_000]).strip().splitlines() or [type(error).__name__]
+    return line.rstrip(".") if len(line) <= 300 else f"{line[:299]}…"
 
 
 def sentence_of(error: BaseException, what: str) -> str:

@@ -79,7 +79,7 @@ def test_what_is_no_address(text: str) -> None:
         (as_json(["x"]), "lists no models"),
         (as_json({"data": [{"id": "gpt", "owned_by": "acme"}]}), "of an unknown kind"),
         (Answer(["<html>hello</html>"], 200, {"content-type": "text/html"}), "answer with JSON"),
-        (as_json({"error": "boom"}, 500), "boom"),
+        (as_json({"error": "long " * 50 + "x" * 99}, 500), "xxx…"),
     ],
 )
 def test_something_else_answers(models: Answer, expected: str) -> None:
