@@ -76,7 +76,8 @@ class Dialogs:
 
     def ask_prompts_path(self, parent: QWidget) -> Path | None:
         """A file of prompts to open."""
-        path, _ = QFileDialog.getOpenFileName(parent, "Prompts", "", "Prompts (*.jsonl *.ndjson *.txt);;All files (*)")
+        kinds = "Prompts (*.jsonl *.ndjson *.json *.txt);;All files (*)"
+        path, _ = QFileDialog.getOpenFileName(parent, "Prompts", "", kinds)
         return Path(path) if path else None
 
     def ask_model_path(self, parent: QWidget, kind: OpenKind) -> str | None:

@@ -135,4 +135,4 @@ def test_a_gpu_without_the_memory_says_what_helps(target, tmp_path, capsys, monk
     monkeypatch.setattr("core.models.load", on_a_gpu)
     monkeypatch.setattr(pipeline, "write_texts", failing(torch.OutOfMemoryError()))
     assert main(["distill", str(target), "--out", str(tmp_path / "new")]) == 1
-    assert "cuda:0 ran out. Give a smaller --batch or --length, or --device cpu." in capsys.readouterr().err
+    assert "cuda:0 ran out. Give a smaller --batch, or --device cpu." in capsys.readouterr().err

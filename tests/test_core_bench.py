@@ -6,6 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from core.drafters.prompt_lookup import PromptLookupDrafter
+from core.drafters.registry import METHODS
 from core.errors import OutriderError, PromptError, SettingsError
 from core.experiments.bench import Bench, Observations, counted, to_json
 from core.experiments.bench_plan import (
@@ -305,13 +307,16 @@ def test_contenders_that_do_not_apply_are_absent_with_a_reason_or_an_error_where
         build_all(alone, replace(SETTINGS, only=(PLAIN, ASSISTED)))
 
 
-def test_options_follow_a_method_and_named_contenders_run_in_the_given_order(pair):
+def test_options_follow_a_method_and_named_contenders_run_in_the_given_order(pair, monkeypatch):
     assert split_name("prompt-lookup:max-ngram=5:min-ngram=2") == ("prompt-lookup", {"max_ngram": 5, "min_ngram": 2})
     assert set(known_names()) <= set(default_names())
     for name in default_names():
         split_name(name)
     contender = build("prompt-lookup:max-ngram=5", pair, SETTINGS)
     assert (contender.name, contender.title) == ("prompt-lookup:max-ngram=5", "prompt lookup, max-ngram=5")
+    theirs = replace(METHODS["prompt-lookup"], name="m:New", factory=PromptLookupDrafter)
+    monkeypatch.setitem(METHODS._methods, "m:New", theirs)
+    assert build("m:New", pair, SETTINGS).title == "m:New"
     present, absent = build_all(pair, replace(SETTINGS, only=(AUTO, GENERATE)))
     assert ([contender.name for contender in present], absent) == ([AUTO, GENERATE], {})
 

@@ -124,7 +124,7 @@ def execute(args: argparse.Namespace) -> int:
         if is_on_cpu or not is_out_of_memory(error):
             raise
         raise OutOfMemoryError(
-            f"The memory of {target.device} ran out. Give a smaller --batch or --length, or --device cpu."
+            f"The memory of {target.device} ran out. Give a smaller --batch, or --device cpu."
         ) from error
     for name, value in figures.items():
         say(f"held out, {name}: {value:.3f}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -23,10 +22,6 @@ if TYPE_CHECKING:
     from app.main_window import MainWindow
 
 
-LIVE = ("seed", "temperature", "num_draft_tokens", "length_policy")
-"""Fields that show the settings of a run which begins, K only where it means the same."""
-
-
 class RunStarter(QObject):
     """Starts runs with the window's settings or others, which the form then shows, or says why one can't start."""
 
@@ -37,8 +32,6 @@ class RunStarter(QObject):
         self._live, self._banner = window.live, window.banner
         self._failed_with: RunSettings | None = None
         """The settings that the last failure came with."""
-        self._before: RunSettings | None = None
-        """The settings on screen before those of the run were shown."""
         for changed in (self._controls.changed, self._prompt.edit.textChanged):
             changed.connect(self._on_form_changed)
         for failed in (window.models.failed, self._controller.failed):
@@ -51,7 +44,6 @@ class RunStarter(QObject):
             applied.connect(self._on_advice_applied)
         window.introduction.run_wanted.connect(self.start)
         window.runs.replay_wanted.connect(self.replay)
-        self._live.run_shown.connect(self._on_run_shown)
 
     @Slot(object)
     def start(self, request: RunRequest) -> None:
@@ -63,7 +55,6 @@ class RunStarter(QObject):
         forecast = self._window.forecast.too_large(request)
         if forecast and not self._dialogs.ask_too_large(self._window, forecast):
             return
-        self._before = self._controls.settings(request.prompt)
         self.show_live_settings(request)
         # The Inspector needs the evidence, even for a run that is replayed from a log of the terminal.
         if self._controller.start(replace(request, inspect=True)):
@@ -94,18 +85,11 @@ class RunStarter(QObject):
     @Slot(object)
     def show_live_settings(self, request: RunRequest) -> None:
         """Show the settings that can change during a run, and the seed: a branch has those of its token."""
-        names = LIVE if self._is_of_kind(request) else LIVE[:2]
-        self._show(settings_of(request, self._controls.settings(request.prompt)), names)
-
-    def _show(self, settings: RunSettings, names: Sequence[str]) -> None:
+        names = ["seed", "temperature", *(("num_draft_tokens", "length_policy") if self._is_of_kind(request) else ())]
+        shown = settings_of(request, self._controls.settings(request.prompt))
         with self._controls.filling():
             for name in names:
-                set_value(self._controls.fields[name], getattr(settings, name))
-
-    @Slot()
-    def _on_run_shown(self) -> None:
-        if self._live.is_refused and self._before is not None:
-            self._show(self._before, LIVE)
+                set_value(self._controls.fields[name], getattr(shown, name))
 
     @Slot(str)
     def fail(self, sentence: str) -> None:

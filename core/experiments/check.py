@@ -14,7 +14,7 @@ from torch import Tensor
 from core.analysis.near_ties import lead, moved_margin, replay_margin
 from core.controls import Cancelled, RunControls
 from core.decode import autoregressive, speculative
-from core.drafters.base import Drafter, DrafterSetup
+from core.drafters.base import Drafter, DrafterSetup, is_own
 from core.drafters.registry import build_drafter
 from core.experiments.bench_plan import Pair, num_equal
 from core.experiments.check_plan import (
@@ -110,7 +110,14 @@ def _checked(
     began, target = time.monotonic(), loaded.target
     # Sampled blocks follow the first prompts.
     prompts = tuple(encoded(request.prompts or default_first(target), target, request.run.chat, request.run.system))
-    context = CheckContext(request, loaded, prompts, controls, make_drafter)
+    are_own = set[bool]()
+
+    def make(capacity: int) -> Drafter:
+        drafter = make_drafter(capacity)
+        are_own.add(is_own(drafter))
+        return drafter
+
+    context = CheckContext(request, loaded, prompts, controls, make)
     sampling = request.run.sampling
     comparisons = [Comparison.GREEDY]
     if request.run.coupling is Coupling.GUMBEL and not sampling.is_greedy:
@@ -131,7 +138,7 @@ def _checked(
         notes=(),
         seconds=time.monotonic() - began,
     )
-    yield CheckFinished(replace(report, notes=notes_on(report)))
+    yield CheckFinished(replace(report, notes=notes_on(report, is_of_others=False in are_own)))
 
 
 def _numbered(

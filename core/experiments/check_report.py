@@ -37,14 +37,13 @@ COMPARED = {
 """What was compared, in words."""
 
 
-def notes_on(report: CheckReport) -> tuple[str, ...]:
+def notes_on(report: CheckReport, *, is_of_others: bool = False) -> tuple[str, ...]:
     """How the settings affect the distribution, a sentence each.
 
-    If the verdict is "not exact", the first says why, or what to do where the settings don't explain it.
+    If the verdict is "not exact", the first says why, or what to do where the settings don't explain it. A drafter that
+    `is_of_others` is not one of Outrider's own.
     """
     run, distribution, dtype = report.request.run, report.distribution, report.dtype
-    method = METHODS.get(run.method)
-    is_of_others = method is not None and not method.is_own
     if run.is_lossy and report.agrees_greedily:
         notes = [f"{LOSSY} At temperature 0 the text is still the greedy one."]
     elif report.verdict is Verdict.NOT_EXACT:

@@ -149,7 +149,7 @@ def _from_json(line: str, number: int, path: Path) -> Prompt:
     text = _text(record) if isinstance(record, dict) else None
     if not isinstance(text, str) or not text:
         raise PromptError(
-            f'Line {number} of {str(path)!r} is not a JSON object with a "text" or a "prompt"; fix or remove it.'
+            f'Line {number} of {str(path)!r} is not a JSON object with a "text" or a "prompt"; write one per line.'
         )
     suite, number_of_question = record.get("category"), record.get("question_id")
     is_question = "turns" in record and isinstance(suite, str)

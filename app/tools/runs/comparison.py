@@ -367,8 +367,9 @@ def _figure(groups: Sequence[Group], place: int, figure: Figure) -> ComparedRow:
     # What isn't timed doesn't depend on the machine: there, only the settings can make a difference.
     ignored = () if figure.is_timed else (*ENVIRONMENT, "device", "outrider")
     keys = {tuple(item for item in _key(run) if item[0] not in ignored) for group in groups for run in group}
-    methods = (METHODS.get(run.settings.get("method", "")) for group in groups for run in group)
-    is_alike = not figure.differs_in_trees or len({method and method.proposes_trees for method in methods}) == 1
+    methods = [METHODS.get(run.settings.get("method", "")) for index in known for run in groups[index]]
+    are_trees = {method is not None and method.proposes_trees for method in methods}
+    is_alike = not figure.differs_in_trees or len(are_trees) == 1
     is_contest = len(keys) > 1 and is_alike
     is_doubtful = figure.is_timed and any(run.was_busy or "pace" in run.settings for group in groups for run in group)
     if is_doubtful or not (figure.better and known and is_contest):
