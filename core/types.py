@@ -403,7 +403,7 @@ class StepsCounted:
             # A log may be a stranger's: what can't be is left out.
             if not counts or not step.source or len(step.emitted) <= sum(kept + 1 for _, kept in counts[:-1]):
                 whole = step.part(0, len(step.emitted), step.index + added, 1.0)
-                is_guess = counts is None and step.source and not step.num_accepted
+                is_guess = counts is None and step.source is StepSource.CHUNKS and not step.num_accepted
                 yield replace(whole.counted(0, 0), source=step.source) if is_guess else whole
                 continue
             start = 0

@@ -19,10 +19,11 @@ from core.export import files
 from core.files import LONGEST_LINE
 from core.runlog.log import RunLogWriter, to_line
 from core.runlog.reading import read_run_log
-from core.runlog.replay import events, request_to_show
+from core.runlog.replay import _counts, events, request_to_show
 from core.runlog.store import RunStore, read_head
-from core.types import StepsCounted
+from core.types import StepsCounted, StepSource
 from tests.fakes import is_sentence, refusal
+from tests.fakes_app import make_step
 from tests.fakes_cli import step
 from tests.fakes_log import write
 from tests.fakes_runs import keep_run
@@ -125,6 +126,17 @@ def test_a_sweep_with_one_bad_value_is_shown_without_it_or_refused(tmp_path, lin
 
 def test_a_step_before_the_first_has_no_counts():
     assert [step.index for step in StepsCounted(()).applied([replace(step("a"), index=-1)])] == [-1]
+
+
+@pytest.mark.parametrize(
+    ("counts", "source", "drafted"),
+    [(None, StepSource.CHUNKS, 0), (None, StepSource.SERVER, 4), ([[9999, 0]], StepSource.CHUNKS, 4)],
+    ids=["a guess that the sums contradict", "a report", "counts that can't be"],
+)
+def test_only_a_guess_gives_way_where_the_server_reports_no_counts_of_a_step(counts, source, drafted):
+    guessed = replace(make_step(0, 0, num_accepted=0), source=source)
+    (shown,) = StepsCounted((_counts(counts),)).applied([guessed])
+    assert (shown.num_draft_tokens, shown.source) == (drafted, source)
 
 
 def spoil(path, kind):

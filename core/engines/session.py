@@ -194,8 +194,11 @@ class _Run:
         """Whether some steps behind the prompt's surely drafted nothing."""
         if sums.drafts is None or sums.accepted_tokens is None:
             return False
-        # A piece of the stream holds at least one step, and a step adds one token to those that it accepted.
-        return max(len(self._maker.steps), self._num_tokens - sums.accepted_tokens) > sums.drafts + 1
+        return self._least_steps(sums.accepted_tokens) > sums.drafts + 1
+
+    def _least_steps(self, num_accepted: int) -> int:
+        """A piece of the stream holds at least one step, and a step adds one token to those that it accepted."""
+        return max(len(self._maker.steps), self._num_tokens - num_accepted)
 
     def _metrics(self) -> Snapshot | None:
         if self._server.metrics is None:
@@ -228,10 +231,13 @@ class _Run:
                 return _with_hidden(summary, steps, reported.draft_tokens, reported.accepted_tokens)
             if source is not StepSource.SERVER:
                 # A piece of the stream may hold several steps: only the drafts, and the prompt's step, are counted.
-                always = self._server.speculation.drafts_always and not self._has_plain_steps(reported)
-                is_known = always and reported.drafts is not None
-                num_steps = drafts + 1 if is_known else summary.num_steps
-                efficiency = summary.num_tokens / num_steps if is_known else None
+                has_plain = self._has_plain_steps(reported)
+                is_known = self._server.speculation.drafts_always and reported.drafts is not None and not has_plain
+                if is_known or has_plain:
+                    num_steps = drafts + 1 if is_known else self._least_steps(reported.accepted_tokens)
+                    efficiency = summary.num_tokens / num_steps
+                else:
+                    num_steps, efficiency = summary.num_steps, None
                 summary = replace(summary, num_steps=num_steps, block_efficiency=efficiency)
                 source = StepSource.SERVER if is_known or reported.per_step else StepSource.CHUNKS
             return _with_counts(summary, source, drafts, reported.draft_tokens, reported.accepted_tokens, positions)

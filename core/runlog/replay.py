@@ -171,14 +171,16 @@ def damage_note(log: RunLog) -> str:
 
 
 def _counts(found: Any) -> tuple[tuple[int, int], ...] | None:
-    """Drafted and accepted of the steps that a server sent at once; None if no step can have them."""
+    """Drafted and accepted of the steps that a server sent at once; none if no step can have them, None if unknown."""
+    if found is None:
+        return None
     # A log may also hold the pair of a single step.
     pairs = [found] if isinstance(found, list) and all(isinstance(value, int) for value in found) else found
     try:
         counts = tuple((_whole(drafted), _whole(accepted)) for drafted, accepted in pairs)
     except (TypeError, ValueError):
-        return None
-    return counts if all(0 <= accepted <= drafted <= MAX_DRAFT_TOKENS for drafted, accepted in counts) else None
+        return ()
+    return counts if all(0 <= accepted <= drafted <= MAX_DRAFT_TOKENS for drafted, accepted in counts) else ()
 
 
 def step_from_record(record: Mapping[str, Any]) -> Step | None:
