@@ -116,7 +116,7 @@ def test_while_the_recorded_run_is_shown_its_settings_are_and_one_button_stands_
     callout = until_callout(window, qtbot)
     own = window.controls.settings(window.prompt.text())
     shown = [label.text() for label in introduction._facts.values()]
-    assert shown == ["SmolLM2-135M-Instruct", "Outrider SmolLM2 drafter", "3", "0.70", "80", "2"]
+    assert shown == ["SmolLM2-135M-Instruct", "Outrider SmolLM2 drafter", "3", "0.70", "80", "10"]
     assert introduction._settings.isVisibleTo(window)
     assert not window.controls.fields["seed"].isVisibleTo(window)
     assert callout.next_button.property("role") == "primary"
