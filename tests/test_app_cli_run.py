@@ -157,12 +157,14 @@ def test_ctrl_c_keeps_the_text_so_far_and_the_summary(play, capsys, log):
 
 
 def test_ctrl_c_during_the_baseline_keeps_the_run_and_exits_as_stopped(play, capsys):
-    engine = play(STARTED, step("def", " f"), StageChanged("Measuring the baseline"), interrupt)
-    engine.keep = finished("def f")
-    assert outrider("--baseline") == 130
-    out, err = capsys.readouterr()
-    assert out == "def f\n"
-    assert "the baseline did not finish" in err
+    begun = BaselineStep(step("def"))
+    for script, what in ([begun, interrupt], "did not finish"), ([interrupt], "did not run"):
+        engine = play(STARTED, step("def", " f"), StageChanged("Measuring the baseline"), *script)
+        engine.keep = finished("def f")
+        assert outrider("--baseline") == 130
+        out, err = capsys.readouterr()
+        assert out == "def f\n"
+        assert f"the baseline {what}" in err
 
 
 @pytest.mark.parametrize("script", [[StageChanged("Loading"), interrupt], [STARTED, step("a"), interrupt, interrupt]])

@@ -13,11 +13,11 @@ from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QWidget
 
 from app.controller import RunState
-from app.run.inspector.inspection import NOT_REPORTED
+from app.run.inspector.inspection import NOT_REPORTED, inspect
 from app.run.measurements import UNKNOWN
 from app.run.plots.position_plot import UNKNOWN_HINT
 from app.run.speed.speed import ON_SERVER, speed_report
-from app.run.text.tokens import Place
+from app.run.text.tokens import Fate, Place
 from app.settings import RunSettings, SettingsStore, runs_folder, settings_of
 from app.setup.model_picker import ModelRole
 from app.worker import run_task
@@ -151,6 +151,12 @@ def test_a_run_streams_from_the_server_with_its_own_counts_and_a_log(window, qtb
     window.side.setCurrentWidget(window.inspector)
     window.show()
     assert NOT_REPORTED in window.inspector._empty.text(), "it promises no distributions"
+    rejected = next(step for step in run.steps if step.drafted and not step.num_accepted)
+    seen = inspect([rejected], Place(0, 0))
+    assert {chip.text for chip in seen.chips if chip.fate is not Fate.RESAMPLED} == {"?"}, "which, isn't reported"
+    assert [fact.title for fact in seen.facts][:2] == ["Target p", "Draft q"]
+    window.menus.race.trigger()
+    assert "needs the models on this machine" in window.race.empty.text()
     assert "inferred" not in window.status.place.text()
     assert not window.measurements.tiles.chosen.isVisibleTo(window)
     latency = window.findChild(QWidget, "latencyPlot")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from dataclasses import replace
 from types import SimpleNamespace
@@ -12,10 +13,10 @@ from PySide6.QtCore import QTimer
 
 from app.controller import RunState
 from app.tools.runs.window import COMPARE
-from core.errors import ModelNotFoundError
+from core.errors import ModelNotFoundError, PromptError
 from core.evidence import PackedEvidence
 from core.runlog.reading import read_run_log
-from core.runlog.store import KeptState, RunStore
+from core.runlog.store import KeptState, Label, RunStore
 from core.settings import Coupling, SamplingParams
 from tests.fakes import save_model
 from tests.fakes_runs import RunColumn, cells, keep_run, shown_whole, until
@@ -36,6 +37,11 @@ def test_a_kept_run_is_shown_as_it_was(open_runs, folder, qtbot, session, run_to
     assert window.status.stage.text() == "Kept run 'the prompt' · Done: reached the requested length"
     assert window.menus.export.isEnabled()
     assert session.requests == []
+    session.fail_before = PromptError("The prompt is too long.")
+    run_to_end(window)
+    assert window.status.stage.text() == "The run did not start", "the kept one did"
+    assert not window.transcript.whose.isHidden()
+    session.fail_before = None
     run_to_end(window)
     assert window.status.stage.text() == "Done: reached the requested length"
 
@@ -273,10 +279,14 @@ def test_runs_are_compared_with_their_evidence_packed_and_a_single_log_is_export
     until(qtbot, lambda: "out.jsonl" in window.status.stage.text())
     assert read_run_log(dialogs.export_path).steps[0]["evidence"] == [position]
     loaded.clear()
+    window.runs.store.label(Label.NAME, "a <new> draft", panel.table.items()[0].id)
+    panel.refresh()
+    until(qtbot, lambda: any(run.name for run in panel.table.items()))
     panel.table.selectAll()
     panel.compare_button.click()
     until(qtbot, lambda: panel.pages.currentIndex() == COMPARE)
     dialogs.export_path = tmp_path / "both.html"
     panel.compare_page.export.click()
     until(qtbot, dialogs.export_path.exists)
+    assert re.search("Run [12]: a &lt;new&gt; draft<", dialogs.export_path.read_text("utf-8"))
     assert [type(log.steps[0]["evidence"]) for log in loaded] == [PackedEvidence] * 4

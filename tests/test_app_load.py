@@ -12,7 +12,8 @@ import pytest
 from app.__main__ import main
 from core.engines.server import identify
 from core.experiments.prompt_suites import Prompt
-from core.experiments.servers.load import LoadCell, LoadPlan, LoadResults, crossings
+from core.experiments.servers import load
+from core.experiments.servers.load import CellMeasured, LoadCell, LoadPlan, LoadResults, crossings
 from core.settings import RunRequest
 from tests.fake_servers import FakeServer, Fault, as_json, as_stream, llama_server, recorded, vllm
 from tests.fakes import is_sentence
@@ -138,6 +139,26 @@ def test_a_reader_that_goes_away_loses_no_measurement(monkeypatch, tmp_path):
     with FakeServer(llama_server()) as fake:
         assert sweep("--engine", fake.url, "--concurrency", "1", "--repeats", "1", "--out", str(out)) == 130
     assert '"concurrency": 1' in out.read_text("utf-8")
+
+
+def test_ctrl_c_pressed_twice_loses_no_measurement(capsys, monkeypatch, tmp_path):
+    def interrupted(*arguments: Any) -> Any:
+        for event in measure_load(*arguments):
+            yield event
+            if isinstance(event, CellMeasured) and event.done == 2:
+                raise KeyboardInterrupt
+
+    measure_load = load.measure_load
+    monkeypatch.setattr(load, "measure_load", interrupted)
+    out = tmp_path / "load.jsonl"
+    with FakeServer(llama_server()) as fake:
+        assert sweep("--engine", fake.url, "--concurrency", "1,2,3", "--repeats", "1", "--out", str(out)) == 130
+    assert [json.loads(line)["type"] for line in out.read_text("utf-8").splitlines()] == [
+        "load",
+        *["cell"] * 2,
+        "summary",
+    ]
+    assert "tokens/s" in capsys.readouterr().out
 
 
 def test_earlier_measurements_are_replaced_only_by_a_restart(capsys, tmp_path):

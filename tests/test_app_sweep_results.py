@@ -172,6 +172,16 @@ def test_use_this_cell_sets_k_temperature_and_draft_and_leaves_the_rest(window, 
     assert (settings.method, settings.length_policy) == ("prompt-lookup", LengthPolicy.ADAPTIVE)
 
 
+def test_use_this_cell_says_what_the_main_window_does_not_have(window, opened):
+    here = window.controls.target.ref
+    sweeps = opened(target="gone", temperatures=(3.0,))
+    sweeps.heatmap.setCurrentCell(0, 2)
+    sweeps.cell.use_button.click()
+    settings = window.controls.settings("")
+    assert (window.controls.target.ref, settings.temperature, settings.num_draft_tokens) == (here, 2.0, 2)
+    assert "can't be set to this cell's target and temperature" in sweeps.banner.sentence()
+
+
 def test_the_figure_can_be_switched_and_the_scale_has_its_unit(opened):
     sweeps = opened()
     seen = {}

@@ -10,8 +10,10 @@ import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from core.analysis import steadiness
 from core.analysis.steadiness import (
@@ -26,6 +28,7 @@ from core.analysis.steadiness import (
 from core.experiments.sweep_plan import CellResult, Measurement, PlannedRun
 from core.experiments.sweep_results import SweepResults, verdicts
 from core.runlog.tally import Tally
+from core.runners import timing
 from tests.fakes import is_sentence
 from tests.fakes_cli import step
 from tests.fakes_sweep import FakeSweepSession, events_of, measured, plan_of, summary_with
@@ -182,6 +185,21 @@ def test_a_verdict_says_in_how_many_runs_the_machine_was_busy():
     assert re.search(r"busy in 12 of 12 runs at temperature 0 and 1 of 12 runs at temperature (0\.5|1);", note)
     cell = next(plan.cells())  # Of which nothing was measured.
     assert CellResult(cell, 1, (Measurement(PlannedRun(cell, 0, 0), 0, 0, "", 1.0),)).problem == ""
+
+
+def test_a_late_heartbeat_beside_steps_that_go_on_is_no_silence(monkeypatch):
+    now = [0.0]
+    clock_of = SimpleNamespace(perf_counter=lambda: now[0], process_time=lambda: 0.0)
+    monkeypatch.setattr(timing, "time", clock_of)
+    monkeypatch.setattr(timing, "_BEAT_S", 600.0)
+    with timing.watching_for_silence() as silence_ms:
+        clock = timing.StepClock(torch.device("cpu"), silence_ms)
+        for seconds in (*[0.05] * 60, 5.0):
+            clock.start()
+            now[0] += seconds
+            clock.stop()
+    assert clock.read() == pytest.approx([50.0] * 60 + [0.0], abs=1e-6)
+    assert clock.absent_ms == pytest.approx(5_000.0)
 
 
 STOPPED = """

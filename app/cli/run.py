@@ -230,7 +230,9 @@ def _show_results(console: Console, rows: Iterable[tuple[str, str, str]]) -> Non
     console.print(table)
 
 
-def _rows(summary: Summary, request: RunRequest, config: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def _rows(
+    summary: Summary, request: RunRequest, config: Mapping[str, Any], *, has_plain_steps: bool
+) -> list[tuple[str, str, str]]:
     """Name, value and meaning of each figure."""
     end = _ENDS.get(summary.finish_reason, str(summary.finish_reason))
     if summary.finish_reason is FinishReason.LENGTH and summary.num_tokens < request.max_new_tokens:
@@ -250,7 +252,8 @@ def _rows(summary: Summary, request: RunRequest, config: Mapping[str, Any]) -> l
             ),
         ]
     else:
-        why = "the baseline did not finish" if request.baseline else "add --baseline to compare with plain decoding"
+        missing = "the baseline did not finish" if has_plain_steps else "the baseline did not run"
+        why = missing if request.baseline else "add --baseline to compare with plain decoding"
         measured = [("measured speedup", NONE, why)]
     accepted = f"{summary.num_accepted_tokens} of {summary.num_draft_tokens} drafted tokens"
     if request.coupling is Coupling.GUMBEL and summary.expected_acceptance_rate is not None:
@@ -376,7 +379,8 @@ class _Run:
             otherwise = Exit.STOPPED if self._controls.is_cancelled else Exit.FAILED if summary.error else Exit.DONE
             self._code = codes.get(summary.finish_reason, otherwise)
         self._show(lambda transcript: transcript.finish(summary.text))
-        _show_results(self._console, _rows(summary, self._request, self._config))
+        rows = _rows(summary, self._request, self._config, has_plain_steps=self._plain.num_steps > 0)
+        _show_results(self._console, rows)
         notes = [absence_note(self._ours, self._plain), busy_note(self._ours, self._plain, summary)]
         if self._request.engine:
             from core.engines.session import advice

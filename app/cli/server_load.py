@@ -88,27 +88,27 @@ def measure(args: argparse.Namespace, few: int, local: Iterable[str]) -> int:
     plan = build_plan(args, few, local)
     results, controls = LoadResults(plan), RunControls()
     code = Exit.DONE
-    with Progress() as progress, stop_on_interrupt(controls):
-        for server in (plan.engine, plan.baseline):
-            if server is not None:
-                progress.say(server.text)
-        events = measure_load(plan, controls)
-        with contextlib.suppress(Cancelled), contextlib.closing(events):
-            for event in events:
-                if not isinstance(event, CellMeasured):
-                    progress.show(event.text)
-                    continue
-                results.cells.append(event.cell)
-                progress.show_left("Measuring", event.done, event.total)
-                if event.cell.error is not None:
-                    requests = count_text(event.cell.concurrency, "concurrent request")
-                    progress.say_once(f"{requests}: {event.cell.error}")
-                    code = Exit.FAILED
-    if any(cell.error is None for cell in results.cells):
-        try:  # First: standard output may be closed, or its disk full.
-            if args.out is not None:
-                write_atomically(args.out, results.to_json_lines())
-        finally:
+    try:
+        with Progress() as progress, stop_on_interrupt(controls):
+            for server in (plan.engine, plan.baseline):
+                if server is not None:
+                    progress.say(server.text)
+            events = measure_load(plan, controls)
+            with contextlib.suppress(Cancelled), contextlib.closing(events):
+                for event in events:
+                    if not isinstance(event, CellMeasured):
+                        progress.show(event.text)
+                        continue
+                    results.cells.append(event.cell)
+                    progress.show_left("Measuring", event.done, event.total)
+                    if event.cell.error is not None:
+                        requests = count_text(event.cell.concurrency, "concurrent request")
+                        progress.say_once(f"{requests}: {event.cell.error}")
+                        code = Exit.FAILED
+                    if args.out is not None and results.has_any:
+                        write_atomically(args.out, results.to_json_lines())
+    finally:  # Also after a second Ctrl-C, or where the file can't be written.
+        if results.has_any:
             write_results(results)
     if controls.is_cancelled:
         say(f"Stopped after {len(results.cells):,} of {plan.num_cells:,} measurements.")

@@ -114,8 +114,8 @@ def add_parser(commands: Any) -> None:
     add_template(sampling)
     output = parser.add_argument_group("output")
     text = (
-        "file that each finished run is appended to; the same command resumes from it; with --engine optional, written "
-        "at the end, and replaced only with --restart"
+        "file that each finished run is appended to; the same command resumes from it; with --engine optional, and "
+        "replaced only with --restart"
     )
     option(output, "--out FILE.jsonl", text)
     switch(output, "--restart", "start over and replace --out")

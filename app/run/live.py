@@ -287,7 +287,7 @@ class LiveView(QObject):
         # While it is shown at its pace, the introduction's bar and settings say so.
         if self._is_paced and self._kept is None and run.request is not None:
             whose = f"{self.kept_title} run: {short_name(run.request.target)}, on another machine."
-        elif self.is_refused and run.started is not None and not self.kept_title:
+        elif self.is_refused and run.started is not None:
             whose = OLDER
         self._transcript.show_whose(whose)
         self.previous_shown.emit((self.upcoming is not None or self.is_refused) and not self.kept_title)
@@ -308,9 +308,9 @@ class LiveView(QObject):
         elif is_idle:
             outcome = NOT_STARTED if self.is_refused else " · ".join(filter(None, (whole, _advice(run))))
             stage = run.stage or outcome or ("Not run" if run.request is not None else "Ready")
-            if self.kept_title:
-                name = self.kept_title if self._is_paced else f"Kept run {self.kept_title!r}"
-                stage = f"Opening {self.kept_title!r}…" if self._kept else f"{name} · {stage}"
+            if self.kept_title and not self.is_refused:
+                name = self.kept_title if self._is_paced else f"Kept run '{self.kept_title}'"
+                stage = f"Opening '{self.kept_title}'…" if self._kept else f"{name} · {stage}"
         else:
             is_generating = run.started is not None and self.upcoming is None
             stage = run.stage or ("Generating…" if is_generating else "Preparing…")

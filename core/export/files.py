@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -66,12 +66,15 @@ def readable_name(config: Mapping[str, Any], started_at: datetime | None, name: 
     return f"{' '.join(filter(None, words))}.html"
 
 
-def export_run(path: File, *logs: RunLog) -> None:
-    """Write a run in the format of the file's suffix: .csv, .html, or else JSON Lines; several runs as a report."""
+def export_run(path: File, *logs: RunLog, titles: Sequence[str] = ()) -> None:
+    """Write a run in the format of the file's suffix: .csv, .html, or else JSON Lines; several runs as a report.
+
+    `titles`: what the report calls several runs, or "" for one without a name.
+    """
     suffix = Path(path).suffix.lower()
     with replacing(path):
         if suffix in {".html", ".htm"} or len(logs) > 1:
-            export_html(path, *logs)
+            export_html(path, *logs, titles=titles)
         else:
             (export_csv if suffix == ".csv" else export_jsonl)(path, logs[0])
 
@@ -93,9 +96,9 @@ def replacing(path: File) -> Iterator[None]:
             claim.give_back()
 
 
-def export_html(path: File, *logs: RunLog) -> None:
-    """Write the report of a run, or a comparison of several."""
-    write_atomically(path, run_page(logs[0]) if len(logs) == 1 else compare_page(logs))
+def export_html(path: File, *logs: RunLog, titles: Sequence[str] = ()) -> None:
+    """Write the report of a run, or a comparison of several, whose names may be given."""
+    write_atomically(path, run_page(logs[0]) if len(logs) == 1 else compare_page(logs, titles))
 
 
 def export_jsonl(path: File, log: RunLog, *, in_place: bool = False) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -77,11 +78,15 @@ def run_page(log: RunLog) -> str:
     )
 
 
-def compare_page(logs: Sequence[RunLog]) -> str:
-    """Several runs as a complete HTML file: what differs in settings and machines, the figures, and all texts."""
+def compare_page(logs: Sequence[RunLog], titles: Sequence[str] = ()) -> str:
+    """Several runs as a complete HTML file: what differs in settings and machines, the figures, and all texts.
+
+    `titles`: a name for each run, or "" for one without.
+    """
     models = numbered(ref for log in logs for ref in references(log.run["config"]))
     runs = [run_data(log, models) for log in logs]
-    names = [f"Run {number}" for number in range(1, len(runs) + 1)]
+    named = itertools.zip_longest(range(1, len(runs) + 1), titles, fillvalue="")
+    names = [f"Run {number}: {cut(title, 40)}" if title else f"Run {number}" for number, title in named]
     differing, agreeing = differences([run.compared | {"outrider": run.version} | run.environment for run in runs])
     rows = [(figure.title, [figure.text(run) for run in runs]) for figure in FIGURES]
     return render(

@@ -19,7 +19,7 @@ _BEAT_S, _SILENCE_S = 0.25, 1.0
 
 @contextlib.contextmanager
 def watching_for_silence() -> Iterator[Callable[[], float]]:
-    """Yields a function: milliseconds for which a thread that beats four times a second was silent for over a second.
+    """Yields a function: milliseconds in which neither its callers nor a thread that beats was heard for over a second.
 
     Then the machine slept, this process was stopped, or a library held Python's lock: processor time tells which.
     """
@@ -27,13 +27,17 @@ def watching_for_silence() -> Iterator[Callable[[], float]]:
     ended = threading.Event()
 
     def silence_ms() -> float:
-        before, last_beat = state[0]
-        silence = time.perf_counter() - last_beat
-        return before + (silence * 1e3 if silence > _SILENCE_S else 0.0)
+        # Who asks is heard, too: on a busy machine the thread may be late although steps go on.
+        before, last_heard = state[0]
+        now = time.perf_counter()
+        silence = now - last_heard
+        total = before + (silence * 1e3 if silence > _SILENCE_S else 0.0)
+        state[0] = (total, now)
+        return total
 
     def beat() -> None:
         while not ended.wait(_BEAT_S):
-            state[0] = (silence_ms(), time.perf_counter())
+            silence_ms()
 
     thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
     thread.start()

@@ -13,7 +13,7 @@ from app.run.run_view import NamedValue
 from app.run.text.tokens import Fate, Place, Span, block, depth_of, fate_of
 from core.evidence import PositionEvidence
 from core.settings import Coupling
-from core.types import Step
+from core.types import UNKNOWN_ID, Step
 
 NOT_KEPT = "The distributions of this run were not kept."
 NOT_REPORTED = "Distributions need the models on this machine; a server doesn't provide them."
@@ -88,7 +88,12 @@ def inspect(
 
 def _chip_text(step: Step, span: Span) -> str:
     is_added = span.fate in {Fate.BONUS, Fate.PLAIN, Fate.RESAMPLED}
-    return last_text(step) if is_added else show(step.drafted_texts[span.slot])
+    return last_text(step) if is_added else _drafted_text(step, span.slot)
+
+
+def _drafted_text(step: Step, slot: int) -> str:
+    """A drafted token, or "?" for one of which a server reports only that it was drafted."""
+    return "?" if step.drafted[slot] == UNKNOWN_ID else show(step.drafted_texts[slot])
 
 
 def _place_name(step: Step, slot: int) -> str:
@@ -117,9 +122,10 @@ def _drafted_facts(step: Step, slot: int, decider: Decider, typical: tuple[float
     if decider is Decider.ARGMAX:
         return _named(_raw_facts(step, slot, step.drafted[slot], "drafted"))
     # A rejected token's place also holds its replacement.
-    text = show(step.drafted_texts[slot])
+    text = _drafted_text(step, slot)
     shown = text if len(text) <= LONGEST_NAME else f"{text[:LONGEST_NAME]}…"
-    of = f" of “{shown}”" if fate_of(step, slot) is Fate.REJECTED else ""
+    is_named = fate_of(step, slot) is Fate.REJECTED and step.drafted[slot] != UNKNOWN_ID
+    of = f" of “{shown}”" if is_named else ""
     left = "; in a tree, of what earlier candidates leave" if step.parents and decider is Decider.DRAW else ""
     rows: list[Fact] = [
         (f"Target p{of}", known(step.target_probs, slot), P_HELP.format("drafted", left)),

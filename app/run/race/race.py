@@ -18,6 +18,7 @@ HOW = (
     "Run with “Measure the baseline” ticked: the run and its baseline are then replayed here side by side, on one "
     "clock."
 )
+ON_A_SERVER = "A race needs the models on this machine: a server can't switch off drafting for one request."
 SAME = "Same text, token for token."
 SAME_DISTRIBUTION = "The texts differ because they are two random draws; both follow the target's own distribution."
 SECONDS_FROM_MS = 999.5
@@ -152,6 +153,8 @@ def seconds_text(milliseconds: float) -> str:
 
 def waiting_text(run: RunView, *, is_running: bool) -> str:
     """Why there is no race, and how to get one."""
+    if run.is_on_server:
+        return ON_A_SERVER
     if is_running and run.wants_baseline:
         return "When the run and its baseline are done, the two can be replayed here side by side."
     if run.was_stepped and run.baseline_steps:

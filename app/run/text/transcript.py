@@ -45,7 +45,7 @@ from app.run.text.tree_text import TreeText
 from app.theme import ColorBy, current_theme, scaled
 from app.widgets.fields import tip_table
 from core.settings import Coupling
-from core.types import Step
+from core.types import UNKNOWN_ID, Step
 
 NO_TEXT = "(no text)"
 TIP_PX = 360
@@ -367,7 +367,8 @@ def _facts(span: Span, step: Step, coupling: Coupling) -> list[tuple[str, str]]:
         rows.append(("Other candidates", str(others)))
     of_draft = ""
     if span.fate is Fate.RESAMPLED and span.slot < len(step.drafted):
-        rows.append(("In place of", _quoted(step.drafted_texts[span.slot])))
+        if step.drafted[span.slot] != UNKNOWN_ID:
+            rows.append(("In place of", _quoted(step.drafted_texts[span.slot])))
         of_draft = " of the drafted token"
     if span.slot < len(step.drafted):
         figures = {f"Draft probability{of_draft}": step.draft_probs[span.slot]}

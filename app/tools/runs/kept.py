@@ -107,7 +107,7 @@ class KeptRuns(QObject):
         def report(run: KeptRun | None) -> None:
             if run is not None and run.state is KeptState.CUT_OFF and self._run.request is None:
                 where = f"Find it under File > Runs ({key_text('Ctrl+O')})"
-                self.reported.emit(f"The last run, {run.title!r}, was cut off. {where}")
+                self.reported.emit(f"The last run, '{run.title}', was cut off. {where}")
 
         self.submit(lambda job: next(self.store.runs(), None), report, what="The kept runs could not be listed")
 
@@ -133,7 +133,7 @@ class KeptRuns(QObject):
             return request_to_show(log), tuple(events(log)), log.problems
 
         if not self._is_busy():
-            self.submit(read, lambda read: self.show(run, *read), what=f"{run.title!r} could not be opened")
+            self.submit(read, lambda read: self.show(run, *read), what=f"'{run.title}' could not be opened")
 
     def show(self, run: KeptRun, request: RunRequest, events: tuple[Event, ...], problems: list[str]) -> None:
         """Show the run that was read, unless another one has started meanwhile."""
@@ -154,7 +154,7 @@ class KeptRuns(QObject):
             return request_from_config(log.run["config"]), _final_text(log)
 
         if not self._is_busy(self._controller.busy_sentence()):
-            self.submit(read, lambda read: self._replay(run, *read), what=f"{run.title!r} could not be read")
+            self.submit(read, lambda read: self._replay(run, *read), what=f"'{run.title}' could not be read")
 
     def _replay(self, run: KeptRun, request: RunRequest, text: str | None) -> None:
         if self._is_busy(self._controller.busy_sentence()):
@@ -180,7 +180,7 @@ class KeptRuns(QObject):
         if summary is None or summary.finish_reason not in COMPLETE or text is None:
             return ""
         if summary.text == text:
-            return f"Ran {run.title!r} again: the same text, character for character"
+            return f"Ran '{run.title}' again: the same text, character for character"
         is_drawn = request.sampling.temperature > 0
         if request.engine and is_drawn:
             reason = "A server draws with its own random numbers"
@@ -189,7 +189,7 @@ class KeptRuns(QObject):
             reason = f"With {policy}, K depends on this machine's timing, and so does the text"
         else:
             reason = "A model or a version is different, or a setting was changed during the run"
-        return f"Ran {run.title!r} again: the text differs. {reason}"
+        return f"Ran '{run.title}' again: the text differs. {reason}"
 
 
 def _final_text(log: RunLog) -> str | None:

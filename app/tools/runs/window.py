@@ -372,11 +372,13 @@ class RunsWindow(QDialog):
     def _export(self, run_ids: Sequence[str], path: Path | None) -> None:
         if path is None:
             return
+        names = {run.id: run.name for run in self._runs}
 
         def write(job: Job) -> None:
             self._store.refuse_own(path, run_ids)
             is_compared = len(run_ids) > 1
-            export_run(path, *(self._store.load(run_id, packs_evidence=is_compared) for run_id in run_ids))
+            logs = (self._store.load(run_id, packs_evidence=is_compared) for run_id in run_ids)
+            export_run(path, *logs, titles=[names.get(run_id, "") for run_id in run_ids])
 
         what = f"The run{'' if len(run_ids) == 1 else 's'} could not be exported"
         self._kept.submit(write, lambda _: self._show_saved(f"Exported to {path}"), what=what, must_finish=True)

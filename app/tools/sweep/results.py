@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -181,9 +182,24 @@ class CellRuns(QWidget):
         kept = self._controls.settings("")  # The prompt has its own editor, which the controls don't change.
         # Settings that the cell doesn't determine stay unchanged.
         others = {name: getattr(kept, name) for name in ("prompt", "system", "seed", "max_new_tokens", "baseline")}
-        self._controls.apply(replace(settings_of(plan.request(PlannedRun(cell, 0, 0)), kept), **others))
+        request = plan.request(PlannedRun(cell, 0, 0))
+        wanted = replace(settings_of(request, kept), **others)
+        self._controls.apply(wanted)
         self._controls.changed.emit()
-        self._say(f"The main window is set to {self._view.cell_title(cell)}")
+        # A model may have gone, and a sweep takes values that the window doesn't have.
+        taken = self._controls.settings("")
+        is_lost = {
+            "target": self._controls.target.ref != request.target,
+            "draft": bool(request.draft) and self._controls.draft.ref != request.draft,
+            "K": taken.num_draft_tokens != wanted.num_draft_tokens,
+            "temperature": not math.isclose(taken.temperature, wanted.temperature),
+        }
+        if lost := [name for name, is_so in is_lost.items() if is_so]:
+            self._warn(
+                f"The main window can't be set to this cell's {' and '.join(lost)}: it shows what a run would use."
+            )
+        else:
+            self._say(f"The main window is set to {self._view.cell_title(cell)}")
 
     @Slot()
     def _on_open(self) -> None:

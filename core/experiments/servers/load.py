@@ -268,6 +268,11 @@ class LoadResults:
             if curve:
                 yield curve
 
+    @property
+    def has_any(self) -> bool:
+        """Whether anything was measured."""
+        return any(cell.error is None for cell in self.cells)
+
     def to_json_lines(self) -> str:
         """The plan, every cell, and the result for each load, one JSON object a line."""
         plan = self.plan
