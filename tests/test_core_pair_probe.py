@@ -266,6 +266,8 @@ def test_the_verdict_names_the_draft_and_k_or_says_not_to():
     fast = DraftProbe("a", speedup=Curve((1.0, 1.2, 1.5, 1.4), (1.0, 1.1, 1.3, 1.2), (1.0, 1.3, 1.7, 1.6)))
     slow = DraftProbe("b", speedup=Curve((1.0, 0.9, 0.8)))
     assert verdict((fast, slow)) == "Use a with K = 2: 1.50× is predicted (1.30 to 1.70)."
+    unsure = DraftProbe("a", speedup=Curve((1.0, 1.07), (1.0, 0.95), (1.0, 1.18)))
+    assert verdict((unsure, slow)) == "Not sure it pays to use a with K = 1: 1.07× is predicted (0.95 to 1.18)."
     still_rising = DraftProbe("d", speedup=Curve(tuple(1.0 + k / 10 for k in range(17))))
     assert verdict((still_rising,)) == "Use d with K = 16, the largest tried: 2.60× is predicted."
     assert verdict((slow,)).startswith("Don't speculate here: b isn't expected")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from core.analysis.expectation import Curve, Estimate
+from core.analysis.steadiness import covers_one
 from core.errors import ModelNotFoundError, RunLogError
 from core.models.catalogue import ModelEntry, resolve, suggested_drafts
 from core.models.fit import fitting_drafts
@@ -182,10 +183,13 @@ def verdict(probes: tuple[DraftProbe, ...]) -> str:
         every = f"{best.draft} isn't" if len(probes) == 1 else "none of these drafts is"
         return f"Don't speculate here: {every} expected to beat plain decoding at any K from 1 to 16."
     found = best.speedup.at(best.best_k)
-    interval = "" if found.low is None else f" ({found.low:.2f} to {found.high:.2f})"
+    use, interval = "Use", ""
+    if found.low is not None and found.high is not None:
+        interval = f" ({found.low:.2f} to {found.high:.2f})"
+        use = "Not sure it pays to use" if covers_one((found.low, found.high)) else use
     more = f" Faster still, {tree}." if tree else ""
     largest = ", the largest tried" if best.best_k == LONGEST_CHAIN else ""
-    return f"Use {best.draft} with K = {best.best_k}{largest}: {found.value:.2f}× is predicted{interval}.{more}"
+    return f"{use} {best.draft} with K = {best.best_k}{largest}: {found.value:.2f}× is predicted{interval}.{more}"
 
 
 def drafts_here(target_ref: str) -> tuple[str, ...]:
