@@ -8,8 +8,9 @@ from app.controller import RunState
 from app.run.conclusion import conclusion_of
 from app.run.pacing import Pace
 from app.run.run_view import RunView
-from app.run.speed.speed import speed_report
+from app.run.speed.speed import TIED, speed_report
 from core.analysis.advice import Advice
+from core.analysis.diagnosis import Limit, WhatIf, diagnose
 from core.analysis.steadiness import REPEAT_WHEN_IDLE
 from core.errors import PromptError
 from core.settings import LengthPolicy, RunRequest
@@ -177,3 +178,13 @@ def test_the_run_page_and_the_speed_page_agree_on_a_short_run():
     slow.summary = replace(slow.summary, measured_speedup=0.6)
     assert conclusion_of(slow).headline.startswith("Slower than plain decoding")
     assert speed_report(slow).headline.endswith(": slower than plain decoding."), "nothing else was looked at"
+
+
+def test_of_limits_that_read_the_same_none_is_said_to_cost_most(monkeypatch):
+    run = run_of(LIMITED[Limit.DRAFT])
+    found = diagnose(run.counts.sums, run.plain_step)
+    tied = WhatIf(Limit.DRAFT, 2.144), WhatIf(Limit.ACCEPTANCE, 2.136), WhatIf(Limit.VERIFY, 2.1)
+    monkeypatch.setattr("app.run.speed.speed.diagnose", lambda *_: replace(found, speedup=1.5, what_ifs=tied))
+    report = speed_report(run)
+    assert report.limit == TIED.format(2.14)
+    assert [gain.is_main for gain in report.gains] == [False, True, True, False]

@@ -201,9 +201,9 @@ def test_measured_stands_beside_expected_and_every_figure_has_its_formula_behind
     compared = texts(page.compared.rows)
     assert compared["Speedup"][0] == f"{speed_report(run).gains[0].speedup:.2f}×"
     assert compared["Speedup"][1].endswith("×")
-    assert compared["α, acceptance of tested tokens"][1] == "", "the predictions start from it"
+    assert compared["α, acceptance of tested tokens"][1] == "–", "the predictions start from it"
     shown = texts(page.figures.rows)
-    assert shown["α, acceptance"][0].startswith("0.")
+    assert shown["α, acceptance"][0].endswith("\u00a0%")
     assert "–" in shown["Speedup by formula"][1]
     assert shown["Best K"][1].endswith("sure")
     assert not page.figures.isVisible()
@@ -375,7 +375,7 @@ def test_a_run_of_trees_shows_shapes_beside_a_chain_and_a_chain_again_after_it(q
     parents = (-1, 0, -1, 1, 2)
     trees = [tree_step(parents, path) for path in ((0, 1, 3), (2, 4), ()) for _ in range(20)]
     page = page_of(qtbot, run_of(trees))
-    assert texts(page.compared.rows)["α, acceptance of tested levels"][1] == "", "α is that of a level"
+    assert texts(page.compared.rows)["α, acceptance of tested levels"][1] == "–", "α is that of a level"
     shapes = texts(page.shapes.rows)
     assert next(iter(shapes)) == "Tree, K = 5, depth 3"
     assert shapes["Tree, K = 2, depth 1"][0].endswith("×")

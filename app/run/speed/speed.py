@@ -76,6 +76,7 @@ LIMITS = {
     ),
 }
 """For each limit: its title, the sentence about it, and the formula of the speedup without it."""
+TIED = "Several parts hold the speedup back equally: if one of them were ideal, it would be {:.2f}×."
 WORDS = "τ: tokens per step; P: time of a plain step; T: time of a step; all from this run."
 TREE_WORDS = f"{WORDS} For a tree, K is its depth, and v counts its nodes."
 
@@ -178,6 +179,7 @@ def speed_report(run: RunView, done: Study | None = None) -> SpeedReport:
         return SpeedReport(_headline(run, found, theory, advice, interval), advice=tuple(advice))
     # Above a verdict that it is too early to give, nothing else is judged either.
     limit = found.main_limit if found.plain.is_measured or is_over or not run.wants_baseline else None
+    gains = _gains(found, limit) if found.num_blocks else ()
     # With a measured speedup, the window already says it.
     busy = run.busy_note if run.measured_speedup is None else ""
     return SpeedReport(
@@ -188,8 +190,8 @@ def speed_report(run: RunView, done: Study | None = None) -> SpeedReport:
         parts=_parts(found) if found.num_blocks else (),
         replaced=_replaced(found) if found.num_blocks else (),
         replaced_title=f"{found.tokens_per_step:.2f} tokens by plain decoding",
-        limit="" if limit is None else LIMITS[limit.limit][1].format(limit.speedup),
-        gains=_gains(found, limit) if found.num_blocks else (),
+        limit=_limit(limit, gains),
+        gains=gains,
         remarks=" ".join(item.text for item in advice if item.is_remark),
         advice=tuple(item for item in advice if not item.is_remark),
         theory=theory,
@@ -327,7 +329,19 @@ def _gains(found: Diagnosis, main: WhatIf | None) -> tuple[Gain, ...]:
     return (
         Gain("As it ran", found.speedup, False, f"{ran} {words}"),
         *(
-            Gain(LIMITS[item.limit][0], item.speedup, item is main, f"{LIMITS[item.limit][2]} {words}")
+            Gain(LIMITS[item.limit][0], item.speedup, _are_tied(item, main), f"{LIMITS[item.limit][2]} {words}")
             for item in found.what_ifs
         ),
     )
+
+
+def _are_tied(one: WhatIf, main: WhatIf | None) -> bool:
+    """Whether a limit costs as much as the main one, as both are shown."""
+    return main is not None and f"{one.speedup:.2f}" == f"{main.speedup:.2f}"
+
+
+def _limit(main: WhatIf | None, gains: Sequence[Gain]) -> str:
+    if main is None:
+        return ""
+    is_alone = sum(gain.is_main for gain in gains) < 2
+    return (LIMITS[main.limit][1] if is_alone else TIED).format(main.speedup)

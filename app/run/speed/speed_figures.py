@@ -57,22 +57,22 @@ def compared_rows(found: Diagnosis, theory: SpeedupTheory | None) -> tuple[Named
     k = found.usual_length
     is_own = theory.ran_k == k
     ran = "Speedup" if found.plain.is_measured else "Speedup, estimated"
-    achieved, alpha = theory.ran_tokens.value, f"{theory.alpha.value:.2f}"
+    achieved, alpha = theory.ran_tokens.value, percent_text(theory.alpha.value, 1)
     if found.is_tree:
         # The curves over K have the depth that pays best, which may be another than the run's.
         cost = found.draft_ms / found.plain.forward_ms + theory.verify.values[k]
         speedup = f"{achieved / cost:.2f}×" if is_own else UNKNOWN
         return (
             NamedValue(ran, f"{found.speedup:.2f}×", speedup, TREE_SPEEDUP_HOW),
-            NamedValue("τ, block efficiency", f"{achieved:.2f}", "", TREE_TOKENS_HOW),
-            NamedValue("α, acceptance of tested levels", alpha, "", TREE_ALPHA_HOW),
+            NamedValue("τ, block efficiency", f"{achieved:.2f}", UNKNOWN, TREE_TOKENS_HOW),
+            NamedValue("α, acceptance of tested levels", alpha, UNKNOWN, TREE_ALPHA_HOW),
         )
     speedup = f"{theory.measured_verify.values[k]:.2f}×" if is_own else UNKNOWN
     tokens = f"{theory.tokens.values[k]:.2f}" if is_own else UNKNOWN
     return (
         NamedValue(ran, f"{found.speedup:.2f}×", speedup, SPEEDUP_HOW),
         NamedValue("τ, block efficiency", f"{achieved:.2f}", tokens, TOKENS_HOW),
-        NamedValue("α, acceptance of tested tokens", alpha, "", ALPHA_HOW),
+        NamedValue("α, acceptance of tested tokens", alpha, UNKNOWN, ALPHA_HOW),
     )
 
 
@@ -100,11 +100,11 @@ def figure_rows(
         if found.is_tree
         else f"accepted / tested tokens ({found.num_tested:,} here); those after a rejection are not tested"
     )
-    error = "" if found.alpha_error is None else f" Standard error {found.alpha_error:.3f}."
+    error = "" if found.alpha_error is None else f" Standard error {percent_text(found.alpha_error, 1)}."
     deep = f", depth {theory.trees.depths[k]}" if theory.trees is not None and own and k else ""
     unit = f"A plain forward takes {found.plain.forward_ms:.2f} ms here."
     rows: tuple[Row, ...] = (
-        ("α, acceptance", *_figure(theory.alpha), f"{tested}.{error}"),
+        ("α, acceptance", *_percent(theory.alpha), f"{tested}.{error}"),
         ("c, draft cost", *_figure(theory.cost, digits=3), f"time of one {draft_step(found)} / time of a plain "
             f"forward of the target. {unit}"),
         (f"v({k + 1}), verify cost", *_figure(theory.verify.at(k)), f"median time to score {k + 1} positions / "
@@ -161,10 +161,10 @@ def _calibration_rows(found: Calibration, coupling: Coupling, *, is_tree: bool) 
         else " Beyond ±2 the difference is unlikely to be chance."
     )
     return (
-        (f"1 − TV, tested {tested}", f"{overall.predicted:.2f}", "", "mean of Σ min(p, q) = 1 − TV over the positions "
-            f"of the {overall.num_tested:,} tested {tested}. {P_AND_Q}."),
-        (name, f"{overall.observed:.2f}", f"{overall.low:.2f} – {overall.high:.2f}", f"accepted / "
-            f"tested {tested} at the same positions, with Wilson's 95 % interval."),
+        (f"1 − TV, tested {tested}", percent_text(overall.predicted, 1), "", "mean of Σ min(p, q) = 1 − TV over the "
+            f"positions of the {overall.num_tested:,} tested {tested}. {P_AND_Q}."),
+        (name, *_percent(Estimate(overall.observed, overall.low, overall.high)), f"accepted / tested {tested} at the "
+            "same positions, with Wilson's 95 % interval."),
         ("z of the difference", z, "", "(accepted − Σ a) / √Σ a (1 − a), a = 1 − TV at each tested position: a "
             f"standard normal under rejection sampling, whatever the text.{note}"),
     )  # fmt: skip
@@ -235,3 +235,8 @@ def _figure(estimate: Estimate, unit: str = "", digits: int = 2) -> tuple[str, s
     if estimate.low is not None and estimate.high is not None:
         interval = f"{estimate.low:.{digits}f} – {estimate.high:.{digits}f}"
     return f"{estimate.value:.{digits}f}{unit}", interval
+
+
+def _percent(share: Estimate) -> tuple[str, str]:
+    bounds = [percent_text(bound, 1) for bound in (share.low, share.high) if bound is not None]
+    return percent_text(share.value, 1), " – ".join(bounds)
