@@ -137,11 +137,11 @@ def test_the_folded_settings_say_how_many_differ_no_scroll_bar_is_needed_and_the
     QApplication.processEvents()
     controls = window.controls
     assert controls.verticalScrollBar().maximum() == 0
-    assert controls.advanced.button.text() == "Advanced"
+    assert controls.advanced.button.text() == "▸ Advanced"
     assert not controls.fields["top_k"].isVisible()
     controls.fields["top_k"].setValue(40)
     controls.fields["chat"].choose(False)
-    assert controls.advanced.button.text() == "Advanced · 2 changed"
+    assert controls.advanced.button.text() == "▸ Advanced · 2 changed"
     controls.advanced.button.click()
     assert controls.fields["top_k"].isVisible()
     slider = window.controls.fields["num_draft_tokens"].slider

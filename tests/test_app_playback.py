@@ -373,6 +373,9 @@ def test_nothing_in_the_header_and_the_bar_is_cut_off(make_window, qtbot):
             assert widget.isVisible()
             assert widget.mapTo(panel, widget.rect().topRight()).x() <= panel.width()
         assert bar(window)._pace_label.isVisible() is (width == 900)
+    choose(window, Pace.FULL)
+    panel.resize(380, 400)
+    qtbot.waitUntil(lambda: bar(window).branch_button.toolButtonStyle() is Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
 
 
 @pytest.mark.parametrize("pace", [Pace.STEPWISE, Pace.SLOWED])

@@ -238,6 +238,18 @@ def test_the_hints_of_a_run_leave_the_text_below_a_folded_prompt_where_it_is(mak
     assert len(heights) == 1
 
 
+def test_below_long_messages_in_a_low_window_the_rows_under_the_text_keep_their_height(make_window, qtbot):
+    window = make_window(is_shown=True)
+    window.appearance.set(ThemeMode.DARK, 1.5)
+    window.columns.fit()
+    window.resize(1024, 700)
+    window.transcript.show_whose("This is the previous run.")
+    window.banner.show_sentence("\n".join(["As high as a problem and a verdict together"] * 7))
+    bar = window.playback
+    qtbot.waitUntil(lambda: window.banner.height() > 180)
+    qtbot.waitUntil(lambda: bar.height() >= bar.minimumSizeHint().height())
+
+
 def test_a_callout_in_large_text_stays_beside_the_card_that_it_points_into(make_window):
     window = make_window(is_shown=True)
     window.appearance.set(ThemeMode.DARK, 1.5)

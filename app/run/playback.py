@@ -14,7 +14,7 @@ from app.run.pacing import Pace, Pacing
 from app.run.plots.step_plot import StepPlot
 from app.run.run_view import RunView
 from app.run.text.tokens import Place, Selection
-from app.theme import RESOURCES, current_theme, hold, scaled, text_scale
+from app.theme import RESOURCES, current_theme, hold, scaled
 from app.widgets.fields import (
     EnumCombo,
     boxed,
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from app.menus import Menus
     from app.run.text.transcript import TranscriptView
 
-ROOM_FOR_WORDS = 470
-"""From this width on, the last button has a label beside its icon."""
 LEAST_SLIDER = 110
 """Width that the slider needs beside the buttons; with less it has its own row."""
 PACE_HELP = (
@@ -133,13 +131,14 @@ class PlaybackBar(QWidget):
 
     def _fit(self) -> None:
         """Label the last button and the pace if there is room; give the slider its own row if there isn't."""
-        with_words = self.width() >= ROOM_FOR_WORDS * text_scale()
-        style = Qt.ToolButtonStyle.ToolButtonTextBesideIcon if with_words else Qt.ToolButtonStyle.ToolButtonIconOnly
-        self.branch_button.setToolButtonStyle(style)
         controls = [self.pause_button, self.step_button, self._pace_label, self.pace, self.branch_button]
         controls += [] if self.full_button.isHidden() else [self.full_button]
         gap = self._row.spacing()
-        needed = sum(widget.sizeHint().width() + gap for widget in controls)
+        for style in (Qt.ToolButtonStyle.ToolButtonTextBesideIcon, Qt.ToolButtonStyle.ToolButtonIconOnly):
+            self.branch_button.setToolButtonStyle(style)
+            needed = sum(widget.sizeHint().width() + gap for widget in controls)
+            if self.width() >= needed - gap:
+                break
         self._pace_label.setVisible(self.width() >= needed - gap)
         has_room = self.width() >= needed + self.place.sizeHint().width() + gap + scaled(LEAST_SLIDER)
         wanted, first = (self._row, 5) if has_room else (self._second_row, 0)

@@ -24,7 +24,7 @@ from app.jobs import Job, Jobs
 from app.menus import key_text
 from app.setup.setting_fields import value_of
 from app.theme import hold_font, text_scale
-from app.widgets.fields import NO_LIMIT, boxed, card, column, named, quiet_button, row, set_flag, text_label
+from app.widgets.fields import NO_LIMIT, UNFOLD, boxed, card, column, named, quiet_button, row, set_flag, text_label
 from app.widgets.labels import FittingNote
 from core.experiments.prompt_suites import PRESETS
 from core.models import prompting
@@ -116,7 +116,6 @@ LIVE_HINT_SHORT = "Esc stops."
 AHEAD_HINT = "Esc stops. Changes apply to what isn't computed yet."
 STOP_HELP, REST_HELP = "Stop the run before its next forward (Esc)", "Show the rest of the text at once (Esc)"
 OPEN_HEIGHT, FOLDED_LINES, LARGE_SCALE = 64, 2, 1.2
-UNFOLD = "▸"
 LOW_WINDOW = 800
 """Below this height, a prompt in large text is folded to one line."""
 
@@ -217,7 +216,7 @@ class PromptEditor(QWidget):
         self.unfold_button.setVisible(is_folded and is_large)
         self.note.most_lines = 2 if is_folded and is_large else FittingNote.most_lines
         self._show_hint()
-        self._pages.setMinimumHeight(lines if is_folded else OPEN_HEIGHT)
+        self._pages.setMinimumHeight(lines if is_folded or is_low else OPEN_HEIGHT)
         self._pages.setMaximumHeight(lines if is_folded else NO_LIMIT)
         # The splitter gives a widget that can't grow no more than it asks for.
         policy = QSizePolicy.Policy
@@ -227,8 +226,7 @@ class PromptEditor(QWidget):
 
     def restyle(self) -> None:
         """Show whole lines at the text's and the window's size."""
-        if self.is_folded:
-            self.set_folded(is_folded=True)
+        self.set_folded(is_folded=self.is_folded)
 
     def event(self, event: QEvent) -> bool:
         """Stay as low as it can be while it is folded, whatever the note beside Run takes."""
@@ -307,7 +305,7 @@ class PromptEditor(QWidget):
         elif self._is_baseline:
             self._note(BASELINE_HINT, short=LIVE_HINT_SHORT)
         elif state is RunState.PAUSED:
-            self._note(PAUSED_HINT if self._takes_k else PAUSED_HINT_FIXED_K, short="F8 steps.")
+            self._note(PAUSED_HINT if self._takes_k else PAUSED_HINT_FIXED_K, short="F8 steps, Space resumes.")
         else:
             live = LIVE_HINT if self._takes_k else LIVE_HINT_FIXED_K
             self._note(AHEAD_HINT if self._is_ahead else live, short=LIVE_HINT_SHORT)

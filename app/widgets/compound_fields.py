@@ -11,7 +11,19 @@ from PySide6.QtGui import QAction, QKeyEvent, QKeySequence, QValidator
 from PySide6.QtWidgets import QAbstractButton, QButtonGroup, QCheckBox, QDoubleSpinBox, QSizePolicy, QSlider, QWidget
 
 from app.theme import hold
-from app.widgets.fields import boxed, column, describe, grid, guard_wheel, plain_tip, quiet_button, row, text_label
+from app.widgets.fields import (
+    FOLD,
+    UNFOLD,
+    boxed,
+    column,
+    describe,
+    grid,
+    guard_wheel,
+    plain_tip,
+    quiet_button,
+    row,
+    text_label,
+)
 
 T = TypeVar("T")
 SPIN_WIDTH = 96
@@ -228,10 +240,9 @@ class Fold(QWidget):
 
     def __init__(self, title: str, object_name: str, *parts: QWidget) -> None:
         super().__init__()
-        self._title = title
-        self.button = quiet_button(title, object_name, title, "", role="fold")
+        self._title, self._note = title, ""
+        self.button = quiet_button("", object_name, title, "", role="fold")
         self.button.setCheckable(True)
-        self.button.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
         self._body = boxed(column(*parts))
         boxed(column(self.button, self._body), self)
         self.button.toggled.connect(self.set_open)
@@ -240,10 +251,12 @@ class Fold(QWidget):
     @Slot(bool)
     def set_open(self, is_open: bool) -> None:
         """Show or hide the parts."""
-        self.button.setArrowType(Qt.ArrowType.DownArrow if is_open else Qt.ArrowType.RightArrow)
         self.button.setChecked(is_open)
         self._body.setVisible(is_open)
+        self.show_note(self._note)
 
     def show_note(self, note: str) -> None:
         """Add a few words to the title."""
-        self.button.setText(f"{self._title} · {note}" if note else self._title)
+        self._note = note
+        title = f"{self._title} · {note}" if note else self._title
+        self.button.setText(f"{UNFOLD if self._body.isHidden() else FOLD} {title}")

@@ -35,6 +35,8 @@ L = TypeVar("L", bound=QBoxLayout)
 W = TypeVar("W", bound=QWidget)
 NO_LIMIT = 2**24 - 1
 """Maximum height of a widget without one: Qt's QWIDGETSIZE_MAX."""
+UNFOLD, FOLD = "▸", "▾"
+"""Before the title of what is hidden or shown: Qt's own arrows don't grow with the text."""
 
 # --- Layouts ---
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import Signal, Slot
+from PySide6.QtCore import Qt, Signal, Slot
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QBoxLayout, QWidget
 
@@ -13,7 +13,7 @@ from app.run.run_view import RunView
 from app.run.text.token_colors import ColorScale, LegendWord
 from app.run.text.tokens import GHOSTS, KINDS, Fate, Selection, TokenStream
 from app.run.text.transcript import TranscriptView
-from app.theme import ColorBy, scaled
+from app.theme import ColorBy, hold, scaled
 from app.widgets.fields import EnumCombo, boxed, card, column, describe, named, quiet_button, row, text_label
 from app.widgets.labels import ElidedLabel
 from app.widgets.legend import Legend
@@ -21,7 +21,7 @@ from core.drafters.registry import METHODS
 
 HEADER_SPACING = 8
 HEADER_MARGINS = 26
-LEAST_HEIGHT = 180
+LEAST_HEIGHT, LEAST_TEXT = 180, 32
 FORKS = "other candidates for the next token"
 FORKS_HELP = "The small number before a token: how many other candidates the drafted tree had for its position."
 COLORS_HELP = "What the text's colours show: each token's kind, or how sure the target was of it"
@@ -39,10 +39,12 @@ class TranscriptPanel(QWidget):
     def __init__(self, controller: RunController, run: RunView, selection: Selection, menus: Menus) -> None:
         super().__init__()
         self.view = TranscriptView()
+        hold(self.view, least_height=LEAST_TEXT)
         self.playback = PlaybackBar(controller, run, selection, self.view, menus)
         self._words = {fate: LegendWord(fate) for fate in (*KINDS, Fate.DRAFTED, Fate.REJECTED, Fate.UNTESTED)}
         self._ghosts = [self._words[fate] for fate in GHOSTS]
-        self._fork_sample = named(text_label(f"ⁿ {FORKS}", "hint"), "forkSample", FORKS, FORKS_HELP)
+        self._fork_sample = named(text_label(f"<big>ⁿ</big> {FORKS}", "hint"), "forkSample", FORKS, FORKS_HELP)
+        self._fork_sample.setTextFormat(Qt.TextFormat.RichText)
         self._legend = Legend((*self._words.values(), self._fork_sample), gap=HEADER_SPACING)
         self._run = run
         help_text = (
