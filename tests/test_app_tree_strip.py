@@ -76,3 +76,13 @@ def test_a_view_that_scrolls_before_its_strip_is_written_knows_where_its_end_is(
     view.show_tree(None)
     assert view._shown_tree == 1
     assert len(ends) == 1
+
+
+def test_a_text_that_is_written_anew_as_in_another_theme_does_not_fade_again(show_at):
+    stream, view = TokenStream("Once", steps=[tree_step(0, 2, PARENTS, [1, 3])]), TranscriptView()
+    view.set_ghosts_shown(True)
+    view.set_stream(stream)
+    show_at(view, 400, 200)
+    view._changed_at = 0.0
+    view._rebuild()
+    assert view._picture.progress == 1.0

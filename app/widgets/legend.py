@@ -111,16 +111,16 @@ class SeriesSample(PaintedWidget):
 
 def flow(samples: Iterable[W], width: int, gap: int, down: int = 0) -> Iterator[tuple[W, QRect]]:
     """The samples that are shown, each with its place, on as many lines as the width needs; gaps in pixels."""
-    x = y = 0
+    x = y = height = 0
     for sample in samples:
         # One of a saved plot alone has no window, and counts as hidden though nothing has hidden it.
         if sample.isHidden() and sample.testAttribute(Qt.WidgetAttribute.WA_WState_ExplicitShowHide):
             continue
         size = sample.sizeHint()
         if x and x + size.width() > width:
-            x, y = 0, y + size.height() + down
+            x, y, height = 0, y + height + down, 0
         yield sample, QRect(QPoint(x, y), size)
-        x += size.width() + gap
+        x, height = x + size.width() + gap, max(height, size.height())
 
 
 class Legend(QWidget):

@@ -161,5 +161,5 @@ class AcceptancePlot(StepPlot):
             return
         self._top = top
         every = next((step for step in TOKEN_TICKS if step * 5 > top), TOKEN_TICKS[-1])
-        self.getPlotItem().getAxis("left").setTicks([ticks(range(every, int(top) + 1, every))])
+        self.getPlotItem().getAxis("left").setTicks([ticks(range(0, int(top) + 1, every))])
         self.getViewBox().setYRange(0.0, 1.15 * top, padding=0)

@@ -65,7 +65,7 @@ def is_level(text: str) -> bool:
 def hatching() -> QBrush:
     """The background that stands for a line through a token."""
     theme = current_theme()
-    return QBrush(mixed(theme.surface, theme.faint, 0.75), Qt.BrushStyle.BDiagPattern)
+    return QBrush(mixed(theme.surface, theme.faint, 0.4), Qt.BrushStyle.BDiagPattern)
 
 
 def token_format(fate: Fate, text: str) -> QTextCharFormat:

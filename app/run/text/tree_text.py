@@ -163,7 +163,7 @@ class TreeText(TokenText):
         if before is None or (before.lanes.step, before.lanes.is_pending) != (wanted, lanes.is_pending):
             is_verdict = before is not None and before.lanes.step == wanted
             self._picture = LanePicture(lanes, before if is_verdict else None)
-            self._begin_fade(is_slow=is_verdict or self._focus is None)
+            self._begin_fade(is_slow=is_verdict or (before is not None and self._focus is None))
         is_last = wanted >= len(self._firsts) - 1
         index = len(self._spans) if is_last else self._firsts[wanted + 1]
         self._insert_strip(index, Span(Fate.STRIP, "", wanted))
