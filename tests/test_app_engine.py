@@ -58,7 +58,7 @@ def test_a_server_is_tested_and_added_and_its_key_is_kept_in_the_keyring_only(ma
         assert "wrong" not in dialog.found.text()
         dialog.key.setText("sesame")
         dialog.test_button.click()
-        until(qtbot, lambda: "up to 4 tokens a step" in dialog.found.text())
+        until(qtbot, lambda: "drafts up to 4 tokens per step" in dialog.found.text())
         dialog.reject()
         add(qtbot, window, fake.url, "Lab", "sesame")
         assert engine.combo.currentText() == "Lab"
@@ -130,7 +130,7 @@ def test_a_run_streams_from_the_server_with_its_own_counts_and_a_log(window, qtb
     with FakeServer(vllm(chat=in_pairs(recorded("vllm-draft", "run-chat-sampled")))) as fake:
         add(qtbot, window, fake.url)
         assert controls.target.combo.currentText() == "smol"
-        assert "up to 4 tokens a step" in controls.engine.note.text()
+        assert "drafts up to 4 tokens per step" in controls.engine.note.text()
         for name in ("num_draft_tokens", "length_policy"):
             assert not controls.fields[name].isVisibleTo(controls), "the note says what the server drafts"
         for name in ("device", "dtype", "baseline", "coupling"):

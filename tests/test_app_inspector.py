@@ -76,7 +76,7 @@ def test_a_block_is_shown_with_each_tokens_fate():
 def test_the_test_of_an_accepted_token_is_explained_with_its_figures():
     seen = inspect(STEPS, Place(0, 1))
     assert seen.title == "Step 1 · draft token\u00a02\u00a0of\u00a04"
-    assert seen.subtitle == "text position 10 · temperature 0.8"
+    assert seen.subtitle == "text position 10 · temperature\u00a00.8"
     assert seen.verdict == "Accepted: u·q = 0.1500 < p = 0.6000."
     assert facts(seen) == {
         "Target p": "0.6000",

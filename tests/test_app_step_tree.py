@@ -126,7 +126,7 @@ def test_the_ordered_tests_of_a_place_are_shown_with_p_after_each_rejection():
     assert "the residual that earlier, rejected candidates leave" in last.note
     assert (last.title, last.subtitle) == (
         "Step 1 · node\u00a04\u00a0of\u00a05",
-        "text position 10 · depth 2 · temperature 0.8",
+        "text position 10 · depth 2 · temperature\u00a00.8",
     )
     assert "against the residual" in inspect([step], Place(0, 0)).verdict
     unreached = inspect([step], Place(0, 4))

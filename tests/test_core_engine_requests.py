@@ -251,7 +251,7 @@ def test_the_k_of_sglang_is_the_length_of_what_it_drafts(steps: Any, width: Any,
     with FakeServer({**sglang(), "/server_info": as_json(info)}) as fake:
         found = identify(fake.url).speculation
     assert found.num_draft_tokens == k
-    assert found.text.endswith(f"up to {k} tokens a step" if k > 1 else "up to 1 token a step")
+    assert found.text.endswith(f"up to {k} tokens per step" if k > 1 else "up to 1 token per step")
 
 
 def test_the_prefill_is_timed_from_the_request_that_was_answered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -204,7 +204,7 @@ def _show_start(console: Console, config: Mapping[str, Any], *, legend: bool) ->
     """Print the models, and on a terminal the meaning of the colours."""
     target, k = config.get("target"), config.get("num_draft_tokens")
     if engine := config.get("engine"):
-        drafts = {None: "", 0: ", plain decoding"}.get(k, f", drafting up to {count_text(k or 0, 'token')} a step")
+        drafts = {None: "", 0: ", plain decoding"}.get(k, f", drafting up to {count_text(k or 0, 'token')} per step")
         line = f"{target} on {server_text(engine)} at {engine['address']}{drafts}"
     else:
         drafted = "plain decoding" if k == 0 else f"drafted by {config.get('draft') or config.get('method')}"

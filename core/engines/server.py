@@ -57,8 +57,10 @@ class Speculation:
             return "doesn't report whether it drafts"
         if not self.is_on:
             return "doesn't draft"
-        length = "" if self.num_draft_tokens is None else f", up to {count_text(self.num_draft_tokens, 'token')} a step"
-        return f"drafts{'' if self.method is None else f' ({self.method})'}{length}"
+        method = "" if self.method is None else f" ({self.method})"
+        most = self.num_draft_tokens
+        length = "" if most is None else f" up to {count_text(most, 'token')} per step"
+        return f"drafts{method}{length}"
 
 
 _Description = tuple[str, int | None, Speculation]

@@ -74,7 +74,7 @@ def inspect(
     why_none = NOT_REPORTED if step.source is not None else NOT_YET if is_coming else NOT_KEPT
     return Inspection(
         title=f"Step {place.step + 1} · {_place_name(step, slot)}",
-        subtitle=" · ".join(filter(None, (position, depth, f"temperature {step.temperature:g}"))),
+        subtitle=" · ".join(filter(None, (position, depth, f"temperature\u00a0{step.temperature:g}"))),
         chips=tuple(span._replace(text=_chip_text(step, span)) for span in block(step, place.step)),
         verdict=words.verdict(slot),
         tests=tuple(words.tests(slot)),

@@ -197,7 +197,7 @@ class InspectorPanel(RunPage):
         self.title.setText(self._shown.title)
         self.subtitle.setText(self._shown.subtitle)
         self._show_block(self._shown, place)
-        self.verdict.setText(self._shown.verdict)
+        self.verdict.setText(self._shown.verdict.replace(" = ", "\u00a0=\u00a0"))
         self.tests.setVisible(bool(self._shown.tests))
         self.tests.setText("\n".join(self._shown.tests))
         self.facts.show_rows(self._shown.facts)
