@@ -66,7 +66,7 @@ def test_a_run_of_the_pair_shows_the_cost_that_it_measured_in_place_of_the_forec
     warm_up(window, qtbot)
     until(qtbot, lambda: line(window).text() == FITS)
     run_to_end(window)
-    measured = FITS.replace("0.13 of a target step, estimated", "0.20 of a target step, as last measured")
+    measured = FITS.replace("0.13 of a target step, estimated", "0.20 of a target step, as\u00a0last\u00a0measured")
     until(qtbot, lambda: line(window).text() == measured)
     assert "From the numbers of parameters, 0.13 is expected." in line(window).toolTip()
     window.controls.fields["dtype"].choose(DType.FLOAT32)
@@ -80,24 +80,24 @@ def test_only_a_run_that_was_not_stepped_and_has_its_baseline_measures_the_cost(
     until(qtbot, lambda: "0.13 of a target step, estimated" in line(window).text())
     window.controls.fields["baseline"].setChecked(True)
     run_to_end(window)
-    until(qtbot, lambda: "0.20 of a target step, as last measured" in line(window).text())
+    until(qtbot, lambda: "0.20 of a target step, as\u00a0last\u00a0measured" in line(window).text())
     view, whole = window.run_view, window.run_view.summary
     for changes in ({"was_stepped": True}, {"baseline_tokens_per_second": None}):
         view.summary = replace(whole, cost_coefficient=1.13, **changes)
         window.live.run_shown.emit()
-        assert "0.20 of a target step, as last measured" in line(window).text(), "the earlier value stays"
+        assert "0.20 of a target step, as\u00a0last\u00a0measured" in line(window).text(), "the earlier value stays"
 
 
 def test_a_cost_that_another_method_or_option_measured_is_not_shown_as_measured(window, hub, run_to_end, qtbot):
     run_to_end(window)
-    until(qtbot, lambda: "0.20 of a target step, as last measured" in line(window).text())
+    until(qtbot, lambda: "0.20 of a target step, as\u00a0last\u00a0measured" in line(window).text())
     for method, options in (("draft-tree", {}), ("draft-model", {"draft-model": {"int8": False}})):
         window.controls.method.apply(method, options)
         window.controls.changed.emit()
         until(qtbot, lambda: "0.13 of a target step, estimated" in line(window).text())
         window.controls.method.apply("draft-model", {})
         window.controls.changed.emit()
-        until(qtbot, lambda: "0.20 of a target step, as last measured" in line(window).text())
+        until(qtbot, lambda: "0.20 of a target step, as\u00a0last\u00a0measured" in line(window).text())
 
 
 @pytest.mark.parametrize("size", [(1280, 800), (1024, 700)])

@@ -223,7 +223,7 @@ def test_beside_a_run_of_trees_stands_the_formula_of_the_trees_that_ran_not_of_t
     compared = {row.title: row for row in report.compared}
     tokens = sum(len(step.emitted) for step in trees) / len(trees)
     assert report.theory.trees.depths[5] == 2, "the deepest level was never accepted"
-    assert (compared["τ, block efficiency"].value, compared["τ, block efficiency"].interval) == (f"{tokens:.2f}", "")
+    assert (compared["τ, block efficiency"].value, compared["τ, block efficiency"].interval) == (f"{tokens:.2f}", "–")
     theory, plain = report.theory, run.plain_step.forward_ms
     drafting = sum(step.draft_ms for step in trees) / len(trees) / plain
     shown = compared["Speedup"].interval

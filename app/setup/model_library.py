@@ -94,7 +94,9 @@ def verdict_text(verdict: PairVerdict, measured_cost: float | None = None) -> tu
         if memory.available_bytes is not None:
             lines.append(f"Free on the device: {bytes_text(memory.available_bytes)}")
     cost, source = (
-        (verdict.cost_coefficient, "estimated") if measured_cost is None else (measured_cost, "as last measured")
+        (verdict.cost_coefficient, "estimated")
+        if measured_cost is None
+        else (measured_cost, "as\u00a0last\u00a0measured")
     )
     if cost is not None:
         is_too_large = memory is not None and memory.fits is False  # Which comes first.
