@@ -93,11 +93,9 @@ def verdict_text(verdict: PairVerdict, measured_cost: float | None = None) -> tu
         lines += [f"{name}: {bytes_text(size)}" for name, size in sizes.items()]
         if memory.available_bytes is not None:
             lines.append(f"Free on the device: {bytes_text(memory.available_bytes)}")
-    cost, source = (
-        (verdict.cost_coefficient, "estimated")
-        if measured_cost is None
-        else (measured_cost, "as\u00a0last\u00a0measured")
-    )
+    cost, source = verdict.cost_coefficient, "estimated"
+    if measured_cost is not None:
+        cost, source = measured_cost, "as\u00a0last\u00a0measured"
     if cost is not None:
         is_too_large = memory is not None and memory.fits is False  # Which comes first.
         parts.insert(1 if is_too_large else 0, f"Draft step: {cost:.2f} of a target step, {source}")
