@@ -36,7 +36,7 @@ def test_medusa_heads_are_made_and_reported(target, tmp_path, capsys, monkeypatc
     written, said = capsys.readouterr()
     assert written.strip() == str(out)
     assert "held out, head 1, top 4: " in said
-    found = "1.35× plain decoding at K = 2 (1.20 to 1.50 in two rounds)"
+    found = "1.35× the speed of plain decoding at K = 2 (1.20 to 1.50 in two rounds)"
     assert f"measured speedup, here with one prompt in float32: {found}\n" in said
     assert "predicted" not in said
     assert f"next: outrider run --target '{target}' --method medusa --heads {out} -k " in said.splitlines()[-1]

@@ -158,7 +158,7 @@ def test_a_sweep_prints_a_table_and_an_answer_and_writes_both_files(capsys, sess
     assert main(["sweep", *GRID, "--out", str(out), "--csv", str(table), "--logs", str(tmp_path / "logs")]) == 0
     captured = capsys.readouterr()
     words = captured.out.replace("\n", " ")
-    assert "K = 2 with outrider-code-draft leads with 3.00× plain decoding" in words
+    assert "K = 2 with outrider-code-draft leads with 3.00× the speed of plain decoding" in words
     assert "* marks the cell with the highest median speedup at its temperature" in words
     assert [line.split()[0] for line in captured.out.splitlines()[3:7]] == ["K", "plain", "1", "2"]
     assert "Runs: 12 of 12, done" in captured.err

@@ -95,8 +95,9 @@ def test_the_verdicts_at_two_temperatures_are_all_in_view(qtbot, opened, apply_t
         for item in result.measurements:
             sweeps.view._runs.add(replace(item, unsteadiness=0.9))
     sentence = (
-        "At temperature {}: K = 4 with Outrider Code draft leads with 1.95× plain decoding (95 % interval 1.34 to 3.32 "
-        "on this prompt); whether it is faster than K = 2 at 1.47× is not settled (97 % sure; 97.5 % needed)."
+        "At temperature {}: K = 4 with Outrider Code draft leads with 1.95× the speed of plain decoding (95 % "
+        "interval 1.34 to 3.32 on this prompt); whether it is faster than K = 2 at 1.47× is not settled (97 % sure; "
+        "97.5 % needed)."
     )
     apply_theme(LIGHT, scale)
     sweeps.restyle()
@@ -107,7 +108,7 @@ def test_the_verdicts_at_two_temperatures_are_all_in_view(qtbot, opened, apply_t
     )
     sweeps._show()
     bar = sweeps.verdicts.verticalScrollBar()
-    qtbot.waitUntil(lambda: sweeps.verdicts.height() > 40 and bar.maximum() == 0)
+    qtbot.waitUntil(lambda: sweeps.verdicts.height() > 40 and bar.maximum() == 0 and not bar.isVisible())
     is_above = sweeps.verdicts.mapTo(sweeps, QPoint()).x() < sweeps.form.mapTo(sweeps, QPoint()).x() + 20
     assert is_above is (size == (1024, 700) and scale == 1.5)
 
@@ -269,7 +270,7 @@ def test_while_a_sweep_runs_a_cell_that_is_left_out_says_so_and_why(opened):
         assert view.shown(where, view.scale(TOKENS)).note == "2 of 4"
     first, second = [line.sentence for line in view.verdict_lines()]
     assert "K = 2 with Tiny draft is left out. At 2.00 tokens per forward of the target, 3.00× is impossible" in first
-    assert first.startswith("At temperature 0, K = 2 with prompt-lookup leads with 3.00× plain decoding")
+    assert first.startswith("At temperature 0, K = 2 with prompt-lookup leads with 3.00× the speed of plain decoding")
     assert "left out" not in second
     view._take([replace(result, block_efficiency=spread([0.5])) for result in view._results.values()])
     sentence = view.verdict_lines()[0].sentence

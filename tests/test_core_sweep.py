@@ -212,7 +212,7 @@ def swept(speed, **changes):
         (
             lambda k, seed: 10.0 + 5.0 * k,
             {"speculates": True, "is_sure": True},
-            "K = 2 with D is fastest, 2.00× plain decoding (95 % interval 2.00 to 2.00",
+            "K = 2 with D is fastest, 2.00× the speed of plain decoding (95 % interval 2.00 to 2.00",
         ),
         (lambda k, seed: 9.0, {"speculates": False}, "don't speculate"),
         (lambda k, seed: 20.0 + (seed % 3 == k), {"is_sure": True}, "K = 1 with D leads with 2.00×"),
@@ -256,9 +256,9 @@ def test_what_a_busy_machine_leaves_open_no_verdict_calls_the_fastest(lengths):
     (quiet,), (busy,) = (
         verdicts(SweepResults(plan, [replace(run, unsteadiness=at) for run in runs])) for at in (0.0, 0.9)
     )
-    assert "K = 2 with D is fastest, 2.00× plain decoding" in quiet.sentence
+    assert "K = 2 with D is fastest, 2.00× the speed of plain decoding" in quiet.sentence
     assert "busy" not in quiet.sentence
-    assert "K = 2 with D leads with 2.00× plain decoding" in busy.sentence
+    assert "K = 2 with D leads with 2.00× the speed of plain decoding" in busy.sentence
     assert "fastest" not in busy.sentence
     assert busy.sentence.endswith("on a busy machine, so this is open.")
     assert ("% sure" in quiet.sentence, "% sure" in busy.sentence) == (len(lengths) > 1, False)

@@ -115,7 +115,7 @@ def test_a_report_says_what_to_do_and_shows_the_grid():
     source = sweep_page(sweep())
     page = Page(source)
     assert page.problems == []
-    assert "K = 2 with D leads with 2.00× plain decoding" in page.text
+    assert "K = 2 with D leads with 2.00× the speed of plain decoding" in page.text
     maps = [item for item in page.named("table") if item.get("class") == "heat"]
     assert len(maps) == 4
     best = [item for item in page.named("td") if item.get("class") == "number best"]

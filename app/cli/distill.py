@@ -141,7 +141,9 @@ def execute(args: argparse.Namespace) -> int:
         source = "predicted speedup, from the acceptance above and both models' times here in float32"
         next_command += ["--draft", str(out)]
     found = (
-        f"{speedup:.2f}× plain decoding at K = {k}{between}" if k else "no speedup; train longer, or use fewer layers"
+        f"{speedup:.2f}× the speed of plain decoding at K = {k}{between}"
+        if k
+        else "no speedup; train longer, or use fewer layers"
     )
     say(f"{source}: {found}")
     next_command += ["-k", str(k or "auto"), "--temperature", temperature]

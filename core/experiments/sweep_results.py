@@ -320,14 +320,14 @@ def _ranking(
         second = f"; {ranked[1][1].cell.title} comes next at {ranked[1][0]:.2f}×" if len(ranked) > 1 else ""
         advice = goes_on if goes_on and best.num_planned >= FEWEST_RUNS else "add repeats or prompts"
         text = (
-            f"{name} leads with {median:.2f}× plain decoding{second}. A verdict needs {FEWEST_RUNS} "
+            f"{name} leads with {median:.2f}× the speed of plain decoding{second}. A verdict needs {FEWEST_RUNS} "
             f"runs of each cell, and the leader has {len(speeds)}: {advice}."
         )
     elif not is_sure:
         advice = goes_on or ("" if was_busy else "add repeats")
         text = (
-            f"{name} is fastest by its median, {median:.2f}× plain decoding{interval}, but these runs can't "
-            f"distinguish it from plain decoding{f'; {advice}' if advice else ''}."
+            f"{name} is fastest by its median, {median:.2f}× the speed of plain decoding{interval}, but these runs "
+            f"can't distinguish it from plain decoding{f'; {advice}' if advice else ''}."
         )
     else:
         lead, leads_surely = _lead(results, ranked, was_busy=was_busy)
@@ -335,7 +335,7 @@ def _ranking(
         leads = "is fastest," if is_ahead and not was_busy else "leads with"
         doubt = " Measured on a busy machine, so this is open." if was_busy and leads_surely else ""
         rest = f" {goes_on[0].upper()}{goes_on[1:]}." if is_partial else ""
-        text = f"{name} {leads} {median:.2f}× plain decoding{interval}; {lead}{doubt}{rest}"
+        text = f"{name} {leads} {median:.2f}× the speed of plain decoding{interval}; {lead}{doubt}{rest}"
     return text, is_sure, is_ahead
 
 

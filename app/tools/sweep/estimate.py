@@ -99,7 +99,7 @@ class EstimateView(QWidget):
         """Show that an estimate is on its way."""
         self._target, self._temperature = request.target, request.sampling.temperature
         self.headline.setText("Estimating…")
-        asked = f"From the form: target {request.target}, first temperature {self._temperature:g}"
+        asked = f"From the form: target {request.target}, temperature {self._temperature:g} (the first)"
         subject = f"{asked} · From the main window: the prompt · Every draft on this computer, K from 1 to 16"
         self.subject.setText(self._in_titles(subject))
         self.note.clear()

@@ -119,6 +119,7 @@ class SweepForm(QWidget):
         self.length = _spin("sweepTokens", 1, SETTINGS["max_new_tokens"].metadata["window_max"], 64)
         self.seed = _spin("sweepSeed", 0, 2**31 - 1, 0)
         self.extent = wrapped_label("sweepExtent", "hint")
+        self.extent.setIndent(0)  # Else its line above it, a frame to Qt, gives it one.
         self.problem = wrapped_label("sweepProblem", "problem")
         start_help = f"Measure every cell of the grid, in shuffled order ({key_text('Ctrl+Enter')})"
         self.start_button = push_button("Start sweep", "runButton", start_help)
@@ -163,7 +164,7 @@ class SweepForm(QWidget):
             counts,
             runs,
             None,
-            spacing=7,
+            spacing=4,
         )
         self._body = boxed(form)
         form.setContentsMargins(0, 0, 4, 0)

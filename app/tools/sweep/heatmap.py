@@ -102,7 +102,9 @@ class HeatmapLegend(PaintedWidget):
 
     def _paint(self, painter: QPainter) -> None:
         if self._scale is not None:
-            paint_legend(painter, QPointF(0, 3), self._scale)
+            # The last text ends where the table does.
+            half = QFontMetricsF(ui_font(11)).horizontalAdvance(self._scale.ticks()[-1][1]) / 2
+            paint_legend(painter, QPointF(scaled(BAR_MARGIN) - half, 3), self._scale)
 
 
 # --- The grid ---

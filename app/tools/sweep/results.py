@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from PySide6.QtCore import QSize, Qt, Slot
+from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QGridLayout, QScrollArea, QSizePolicy, QWidget
 
 from app.settings import settings_of
@@ -14,7 +15,19 @@ from app.setup.settings_panel import SettingsPanel
 from app.theme import scaled
 from app.tools.runs.kept import KeptRuns
 from app.tools.sweep.sweep_view import SweepView, VerdictLine
-from app.widgets.fields import NO_LIMIT, boxed, card, column, push_button, row, scrolled, text_label, wrapped_label
+from app.widgets.fields import (
+    NO_LIMIT,
+    boxed,
+    card,
+    column,
+    push_button,
+    row,
+    scrolled,
+    set_flag,
+    text_label,
+    wrapped_label,
+)
+from app.widgets.painted import CENTRE, LEFT
 from app.widgets.rows import Column, Row
 from app.widgets.tables import Table
 from core.experiments.sweep_plan import Cell, Measurement, PlannedRun
@@ -45,7 +58,7 @@ class SweepVerdicts(QScrollArea):
         self._grid.setVerticalSpacing(4)
         self._grid.setColumnStretch(1, 1)
         for index, line in enumerate(lines):
-            sentence = wrapped_label("", "plain", line.sentence)
+            sentence = wrapped_label("", "plain" if line.word else "warning", line.sentence)
             sentence.setAlignment(Qt.AlignmentFlag.AlignTop)  # Where a row is higher, beside the word.
             if not line.word:
                 self._grid.addWidget(sentence, index, 0, 1, 2)
@@ -61,6 +74,13 @@ class SweepVerdicts(QScrollArea):
     def restyle(self) -> None:
         """Ask for the height that the sentences have at the size of the text."""
         self.updateGeometry()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """Show the scroll bar only where it is needed: Qt may leave it above lines that fit."""
+        super().resizeEvent(event)
+        fits = self._grid.totalHeightForWidth(self.width()) <= self.height()
+        policy = Qt.ScrollBarPolicy
+        self.setVerticalScrollBarPolicy(policy.ScrollBarAlwaysOff if fits else policy.ScrollBarAsNeeded)
 
     def heightForWidth(self, width: int) -> int:
         """As high as the sentences, up to a share of the window."""
@@ -141,6 +161,8 @@ class CellRuns(QWidget):
                 tip = run.error or (OPEN_TIP if run.log is not None else NO_LOG_TIP)
                 rows.append(Row(run, run.run, texts, tip))
         self.title.setText(title)
+        self.title.setAlignment(LEFT if self.is_open else CENTRE)
+        set_flag(self.title, "role", "strong" if self.is_open else "hint")
         self.problem.setText(problem)
         self.problem.setVisible(bool(problem))
         self.table.hint.setText(NO_RUNS if self._view.is_running else NONE_MEASURED)

@@ -364,7 +364,7 @@ class SweepView:
             # Where nothing could be measured, a promise that the rest will be is hollow.
             will = "tries again" if self.has_failed and not self.num_measured else "measures the rest"
             rest = f"{FAILED if self.has_failed else 'stopped'}; Continue {will}"
-        return f"{self.num_done:,} of {self.num_runs:,} runs · {rest}"
+        return " · ".join(filter(None, (f"{self.num_done:,} of {self.num_runs:,} runs", rest)))
 
     def verdict_lines(self) -> list[VerdictLine]:
         """The verdict at each temperature; while the sweep runs, the leading cell."""
@@ -388,7 +388,8 @@ class SweepView:
             lead = f"{at}, {'there is no ranking yet.' if best is None else 'no cell is faster than plain decoding.'}"
             if best is not None and best.speedup is not None:
                 runs = f"{best.num_measured} of its {best.num_planned} runs"
-                lead = f"{at}, {best.cell.title} leads with {best.speedup.median:.2f}× plain decoding after {runs}."
+                speed = f"{best.speedup.median:.2f}× the speed of plain decoding"
+                lead = f"{at}, {best.cell.title} leads with {speed} after {runs}."
             notes += [LOSSY] if self.plan is not None and self.plan.is_lossy else []
             lines.append(VerdictLine("So far", None, self._in_titles(" ".join((lead, *notes)))))
         return lines

@@ -145,7 +145,7 @@ class SweepWindow(ToolWindow):
         grid, _ = card(self._head, (self._pages, 1))
         self.parts = splitter(Qt.Orientation.Vertical, "sweepSplitter", (grid, 2), (self.cell, 1))
         self.parts.setSizes([400, 190])
-        said = column(row(self.bar, None), self.progress, spacing=2)
+        said = column(row(self.bar, None), self.progress, spacing=6)
         self._top = row((said, 1), row(self.continue_button, self.earlier, self.export_button, None))
         self._verdict_card, _ = card(self.verdicts)
         self._form_card, _ = card((self.form, 1))
@@ -207,6 +207,7 @@ class SweepWindow(ToolWindow):
         direction = QBoxLayout.Direction
         for layout, is_narrow in ((self._top, room < beside), (self._head, room < needed)):
             layout.setDirection(direction.TopToBottom if is_narrow else direction.LeftToRight)
+        self.progress.setHidden(room < beside and self.bar.isHidden())  # Else an empty line lies above the buttons.
 
     # --- Running ---
 
@@ -345,6 +346,7 @@ class SweepWindow(ToolWindow):
         set_flag(self.form.start_button, "stands", "back" if can_continue else "")
         self.export_button.setEnabled(view.num_done > 0 and not is_estimate)
         self._show_cell()
+        self._fit()
 
     @Slot()
     def _show_cell(self) -> None:
