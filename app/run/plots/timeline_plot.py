@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from app.run.run_view import RunView
+from app.theme import hold
 from app.widgets.pictures import Table, table_of
-from app.widgets.plots import DASHED, Plot
+from app.widgets.plots import DASHED, LEAST_TITLED, Plot
 from core.analysis.run_counts import Timeline
 from core.text import count_text
 
@@ -20,6 +21,7 @@ class TimelinePlot(Plot):
         super().__init__(
             object_name="timelinePlot", title="Tokens over time", x_label="seconds of decoding", y_label="tokens"
         )
+        hold(self, least_height=LEAST_TITLED)
         self._run = run
         self.plain_line = self.add_line("text", "baseline", f"Tokens of plain decoding. {CLOCK_HELP}", dashes=DASHED)
         self.ours_line = self.add_line("draft_bar", "speculative", f"Tokens of the run. {CLOCK_HELP}")

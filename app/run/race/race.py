@@ -131,24 +131,26 @@ def lead_text(race: Race, clock_ms: float) -> str:
     ours, plain = race.ours, race.plain
     if clock_ms >= race.duration_ms:
         finished = "finished" if race.is_whole else f"reached {count_text(ours.num_tokens, 'token')}"
-        gap = plain.end_ms - ours.end_ms
-        if race.duration_ms < SECONDS_FROM_MS:
-            gap = round(plain.end_ms) - round(ours.end_ms)  # The times beside it are rounded, too.
-        if not round(gap) or seconds_text(ours.end_ms) == seconds_text(plain.end_ms):
+        digit = _last_digit_ms(race.duration_ms)
+        gap = (round(plain.end_ms / digit) - round(ours.end_ms / digit)) * digit  # The difference of what is shown.
+        if not gap:
             return f"Both {finished} at the same time"
         who = "The speculative run" if gap > 0 else "The baseline"
-        return f"{who} {finished} {seconds_text(abs(gap))} earlier"
+        return f"{who} {finished} {seconds_text(abs(gap), race.duration_ms)} earlier"
     lead = ours.tokens_at(clock_ms) - plain.tokens_at(clock_ms)
     if not lead:
         return "Level"
     return f"{'The speculative run' if lead > 0 else 'The baseline'} is {count_text(abs(lead), 'token')} ahead"
 
 
-def seconds_text(milliseconds: float) -> str:
-    """A readable time: 84 ms, 1.25 s, 74.1 s."""
-    if milliseconds < SECONDS_FROM_MS:
-        return f"{milliseconds:.0f} ms"
-    return f"{milliseconds / 1000:.2f} s" if milliseconds < 59_995 else f"{milliseconds / 1000:.1f} s"
+def _last_digit_ms(milliseconds: float) -> int:
+    return 1 if milliseconds < SECONDS_FROM_MS else 10 if milliseconds < 59_995 else 100
+
+
+def seconds_text(milliseconds: float, beside_ms: float = 0.0) -> str:
+    """A readable time, with the digits of the longer one beside it, if any: 84 ms, 1.25 s, 74.1 s."""
+    digit = _last_digit_ms(max(milliseconds, beside_ms))
+    return f"{milliseconds:.0f} ms" if digit == 1 else f"{milliseconds / 1000:.{2 if digit == 10 else 1}f} s"
 
 
 def waiting_text(run: RunView, *, is_running: bool) -> str:

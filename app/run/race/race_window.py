@@ -209,12 +209,9 @@ class RaceLane(QWidget):
         timeline = self._timeline
         tokens, elapsed = timeline.tokens_at(clock_ms), min(clock_ms, timeline.end_ms)
         self.bar.setValue(tokens)
-        parts = [count_text(tokens, "token")]
-        if tokens and elapsed > 0:
-            parts.append(f"{1000 * tokens / elapsed:.1f} tokens/s")
-        if clock_ms >= timeline.end_ms:
-            parts.append(f"in {seconds_text(timeline.end_ms)}")
-        self.count.setText(" · ".join(parts))
+        took = f" in {seconds_text(timeline.end_ms)}" if clock_ms >= timeline.end_ms else ""
+        rate = f" · {1000 * tokens / elapsed:.1f} tokens/s" if tokens and elapsed > 0 else ""
+        self.count.setText(f"{count_text(tokens, 'token')}{took}{rate}")
         self.text.set_limit(timeline.steps_at(clock_ms), follows=self.text.follows_end)
 
 
@@ -272,9 +269,9 @@ class RaceWindow(RunPage):
 
     @Slot()
     def open(self) -> None:
-        """Bring the window to the front, with the keyboard on its clock."""
+        """Bring the window to the front, with the keyboard on its clock; before there is one, on no plot's menu."""
         bring_forward(self)
-        self.clock.play_button.setFocus()
+        (self if self._race is None else self.clock.play_button).setFocus()
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         """Escape closes the window."""
