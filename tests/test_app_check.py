@@ -128,7 +128,7 @@ def test_first_tokens_are_shown_and_heard_and_the_report_is_copied_and_saved(che
     _, panel, _ = checking()
     finish(qtbot, panel)
     assert panel.results.bars.accessibleName() == "First tokens after Fibonacci"
-    assert "····: 499 observed, 497.9 expected" in panel.results.bars.accessibleDescription()
+    assert "␣␣␣␣: 499 observed, 497.9 expected" in panel.results.bars.accessibleDescription()
     assert "all others: 115 observed" in panel.results.bars.accessibleDescription()
     shares = [
         found.counts[0].expected / sum(item.expected for item in found.counts) for found in panel.results.first_tokens

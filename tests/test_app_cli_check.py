@@ -76,7 +76,7 @@ def test_a_methods_own_flags_and_the_rule_are_checked_and_reported(tables, capsy
     flags = ["--method", "draft-tree", "--depth", "2", "--branching", "2", "--rule", "independent", "-k", "4"]
     assert main(["check", *flags, "--samples", "300"]) == 0
     assert (
-        "draft-tree (depth 2, branching 2, lookup 0, rule independent), K 4, token verification"
+        "draft-tree (depth 2, branching 2, lookup 0, rule independent), K = 4, token verification"
         in capsys.readouterr().out
     )
     assert main(["check", "--verification", "typical", "--samples", "300"]) == 1

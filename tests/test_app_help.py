@@ -168,6 +168,8 @@ def test_the_picture_is_of_the_latest_step_that_shows_all():
     assert picture_of(steps[3:]) == picture_of([]) == example()
     whole = steps[0]
     assert picture_of([replace(whole, draft_probs=(float("nan"),) * 4)]) == example()
+    low = (*whole.draft_probs[:-1], 1e-3), (*whole.target_probs[:-1], 1e-3)
+    assert picture_of([replace(whole, draft_probs=low[0], target_probs=low[1])]) == example(), "no bar to be seen"
     # Help explains chains that are tested token by token.
     assert picture_of([replace(whole, parents=(-1, 0, 0, 1), accepted_path=(0,))]) == example()
     assert picture_of([replace(whole, block=(BlockTest(1.0, 0.0),) * 5)]) == example()

@@ -194,4 +194,4 @@ def test_a_rule_that_would_not_act_is_refused_in_a_sentence():
 
 def test_a_report_names_no_folder_of_heads():
     text = drafting_text(medusa_check(tiny_model("llama")).run)
-    assert text == "medusa, K 6, token verification"
+    assert text == "medusa, K = 6, token verification"

@@ -6,6 +6,7 @@ from PySide6.QtCore import QRectF, QSize, Qt, Slot
 from PySide6.QtGui import QColor, QPainter, QPaintEvent
 from PySide6.QtWidgets import QComboBox, QStyle, QStyleOptionComboBox, QStylePainter, QWidget
 
+from app.run.inspector.shares import VISIBLE
 from app.theme import current_theme, hold, scaled
 from app.widgets.fields import (
     boxed,
@@ -94,7 +95,7 @@ def _top_share(found: FirstTokens) -> float:
 
 def token_text(item: TokenCount) -> str:
     """A token's text, with visible spaces."""
-    return repr(item.text)[1:-1].replace(" ", "·") if item.text else "all others"
+    return repr(item.text)[1:-1].translate(VISIBLE) if item.text else "all others"
 
 
 # --- Widgets ---

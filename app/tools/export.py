@@ -85,6 +85,7 @@ class ProductionPage(QDialog):
             self.tabs.setTabToolTip(index, plain_tip(one.problem or one.project.title))
         self._on_turned()
         bring_forward(self)
+        self.tabs.currentWidget().setFocus()
 
     def current(self) -> Configuration:
         """The configuration in front."""

@@ -210,6 +210,7 @@ class Page(QTextBrowser):
         document.setDefaultFont(ui_font(13))
         document.setDocumentMargin(margin)
         self.setDocument(document)
+        self.setLineWrapColumnOrWidth(width)  # Again: else Qt keeps the scroll bar of the document before.
         self.verticalScrollBar().setValue(at)
 
 
@@ -241,6 +242,7 @@ class HelpWindow(QDialog):
         self.keys.restyle()
         self.tabs.setCurrentWidget(page)
         bring_forward(self)
+        page.setFocus()  # So that the keys scroll it.
 
     def _method(self, width: int, theme: Theme) -> QTextDocument:
         size, ratio = picture_size(self.picture, width), self.devicePixelRatioF()

@@ -129,6 +129,8 @@ class ServerWindow(QDialog):
         bring_forward(self)
         if not was_open:
             self._follow()
+            if self._engine.url:
+                self.plots.setFocus()  # The keys scroll; else the first plot's menu has them.
 
     def hideEvent(self, event: QHideEvent) -> None:
         """Stop following, unless the window is only minimised."""

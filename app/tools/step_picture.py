@@ -11,6 +11,7 @@ from typing import NamedTuple
 from PySide6.QtCore import QPointF, QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QFontMetrics, QPainter, QPen, QPolygonF
 
+from app.run.inspector.shares import VISIBLE
 from app.run.inspector.verdicts import TEST_WORDS
 from app.run.text.token_colors import is_level
 from app.run.text.tokens import EMITTED, Fate, fate_of, is_corrected
@@ -23,10 +24,9 @@ from core.types import Step, TokenKind
 
 MAX_SLOTS = 5
 """Maximum number of drafted tokens in a picture."""
+LEAST_BAR = 0.1
+"""The least height of a token's higher bar, as a share of the highest."""
 EXAMPLE = RESOURCES / "help" / "example_step.json"
-VISIBLE = str.maketrans({"\n": "↵", "\r": "↵", "\t": "⇥", " ": "·"})
-
-
 MARKS = {Fate.ACCEPTED: "✓", Fate.REJECTED: "✗", Fate.UNTESTED: "–"}
 
 
@@ -98,10 +98,13 @@ def example() -> StepPicture:
 
 
 def _is_whole(step: Step) -> bool:
-    """Whether it shows the method as Help explains it: a chain, tested token by token."""
+    """Whether it shows the method as Help explains it: a chain, tested token by token, with bars that can be seen."""
     figures = (*step.draft_probs, *step.target_probs, *step.acceptance_probs)
     is_plain = bool(step.drafted) and not step.parents and not step.block
-    return is_plain and len(figures) == 3 * len(step.drafted) and all(map(math.isfinite, figures))
+    if not is_plain or len(figures) != 3 * len(step.drafted) or not all(map(math.isfinite, figures)):
+        return False
+    bars = [max(pair) for pair in zip(step.draft_probs, step.target_probs, strict=True)]
+    return min(bars) >= LEAST_BAR * max(bars)
 
 
 def _shows_all(step: Step) -> bool:
@@ -113,7 +116,7 @@ def _shows_all(step: Step) -> bool:
 LABELS = 74
 """Width of the labels on the left."""
 CHIP, BARS, TRACK = 26, 52, 8
-MIN_COLUMN, MAX_COLUMN = 56, 128
+MIN_COLUMN, MAX_COLUMN = 84, 128
 SMALL = 11
 """Pixels of the text."""
 
@@ -161,7 +164,7 @@ def draw_step(painter: QPainter, picture: StepPicture, width: int) -> None:
             place.translate(0, line + 2)
             threshold = _share(slot.acceptance)
             if threshold[0] in "<>":  # After the relation, three digits instead of another one.
-                threshold = f"{min(max(slot.acceptance, 0.001), 0.999):.3f}".removeprefix("0")
+                threshold = f"{min(max(slot.acceptance, 0.001), 0.999):.3f}"
             draw_text(painter, place, f"u {relation} {threshold}", theme.muted, pixels=SMALL)
     if picture.next_kind is not None:
         x, style = left + len(picture.slots) * column, theme.kind(picture.next_kind)
@@ -218,9 +221,9 @@ def _draw_test(painter: QPainter, track: QRectF, slot: Slot, ink: str, line: flo
 
 
 def _share(value: float) -> str:
-    """A probability as text of three or four characters."""
+    """A probability as text of at most five characters."""
     if 0 < value < 0.005:
-        return "<.01"
+        return "<0.01"
     if 0.995 <= value < 1:
-        return ">.99"
-    return f"{value:.2f}".removeprefix("0") if value < 1 else "1"
+        return ">0.99"
+    return f"{value:.2f}" if value < 1 else "1"

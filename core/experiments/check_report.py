@@ -184,7 +184,7 @@ def drafting_text(run: RunRequest) -> str:
     ]
     shape += [f"rule {options['rule']}"] if "rule" in options else []
     drafted = f"{run.method} ({', '.join(shape)})" if shape else run.method
-    return f"{drafted}, K {run.draft_length}, {run.verification} verification"
+    return f"{drafted}, K = {run.draft_length}, {run.verification} verification"
 
 
 def divergence_line(divergence: Divergence) -> str:

@@ -129,8 +129,8 @@ def _head(title: str, choice: Choice) -> list[str]:
 def _comment(*paragraphs: str) -> str:
     lines: list[str] = []
     for paragraph in paragraphs:
-        # JSON in a sentence stays on one line.
-        text = re.sub(r"\{.*\}", lambda match: match[0].replace(" ", "\0"), plain(paragraph))
+        # JSON in a sentence stays on one line, and so does "K = 3".
+        text = re.sub(r"\{.*\}| = ", lambda match: match[0].replace(" ", "\0"), plain(paragraph))
         lines += textwrap.wrap(
             text, WIDTH - 2, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False
         ) or [""]

@@ -30,7 +30,7 @@ from core.export.run_data import where_differing
 from core.text import percent_text
 
 ROW_HEIGHT = 28
-TITLE_WIDTH, RUN_WIDTH, WIDE_RUN_WIDTH, GROUP_WIDTH = 246, 100, 150, 206
+TITLE_WIDTH, RUN_WIDTH, WIDE_RUN_WIDTH, GROUP_WIDTH = 240, 100, 150, 206
 HEADER_HEIGHT, NAME_LINE = 30, 16
 DIFFERING, SAME, AGREEING = "What differs", "No setting or machine differs", "What the runs share"
 RESULTS, WITH_BEST = "Results", "Results (bold: best)"
@@ -71,7 +71,7 @@ class RunHeader(QHeaderView):
         if index == 0:
             return
         inside = QRectF(rect.adjusted(10, 6, -4, -4))
-        draw_sample(painter, QRectF(inside.left(), inside.top(), SAMPLE_WIDTH, 14), index - 1)
+        draw_sample(painter, QRectF(inside.left(), inside.top(), SAMPLE_WIDTH, scaled(HEADER_HEIGHT - 10)), index - 1)
         for line, part in enumerate(self._name(index)):
             top = inside.top() + scaled(HEADER_HEIGHT - 10 + NAME_LINE * line)
             place = QRectF(inside.left(), top, inside.width(), scaled(NAME_LINE))
@@ -143,7 +143,7 @@ class CompareTable(GridTable):
 
     def wanted_width(self) -> int:
         """Room for all runs without scrolling."""
-        return scaled(TITLE_WIDTH + 24) + (self.columnCount() - 1) * self.head.minimumSectionSize()
+        return scaled(TITLE_WIDTH) + 24 + (self.columnCount() - 1) * self.head.minimumSectionSize()
 
     def show_comparison(self, comparison: Comparison, *, with_agreeing: bool) -> None:
         """Show these runs, at the current scroll position, in the theme's colours and at the size of the text."""

@@ -14,6 +14,7 @@ from app.setup.model_library import UNKNOWN
 from app.widgets.rows import Column, Index, Role, Row
 from app.widgets.tables import Table
 from app.widgets.title_delegate import BETWEEN, TitleDelegate
+from core.analysis.steadiness import interval_text
 from core.draft_length import shown_draft_length
 from core.drafters.registry import METHODS
 from core.runlog.reading import mapping_of, number_of, text_of
@@ -33,10 +34,10 @@ COLUMNS = (
     Column("When", width=114, rank=1),
     Column("Target", width=152, rank=2),
     Column("Draft or method", width=152),
-    Column("K", "K at the start of the run; auto: chosen before each step", 56, is_figure=True),
+    Column("K", "K at the start of the run; auto: chosen before each step", 50, is_figure=True),
     Column("Temp.", "The temperature at the start of the run", 60, is_figure=True, rank=3),
     Column("Acceptance", "Accepted / drafted tokens", 90, is_figure=True),
-    Column("Tokens/s", "Generated tokens per second, without the prefill", 82, is_figure=True),
+    Column("Tokens/s", "Generated tokens per second, without the prefill", 78, is_figure=True),
     Column("Speedup", "Tokens per second / those of the baseline measured in the same run", 76, is_figure=True),
     Column("State", width=92, rank=4),
 )
@@ -91,7 +92,7 @@ def _subtitle(run: KeptRun, hidden: Collection[str] = ()) -> str:
     temperature, interval = number_of(config.get("temperature")), interval_of(summary)
     parts = [str(run.state)] if run.state is not KeptState.FINISHED else []
     parts += [word for name, word in MARKS.items() if summary.get(name) is True]
-    parts += ["95 %: {:.2f}–{:.2f}×".format(*interval)] if interval else []
+    parts += [f"95 %: {interval_text(interval)}"] if interval else []
     parts += [f"T = {temperature:g}"] if "Temp." in hidden and temperature is not None else []
     parts += [when_text(run.started_at)] if "When" in hidden else []
     parts += [f"seed {seed}"] if isinstance(seed, int) else []
