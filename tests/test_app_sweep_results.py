@@ -270,6 +270,8 @@ def test_while_a_sweep_runs_a_cell_that_is_left_out_says_so_and_why(opened):
         assert view.shown(where, view.scale(TOKENS)).note == "2 of 4"
     first, second = [line.sentence for line in view.verdict_lines()]
     assert "K = 2 with Tiny draft is left out. At 2.00 tokens per forward of the target, 3.00× is impossible" in first
+    view.is_running, view.seconds_left, view.stage = True, None, ""
+    assert view.progress_text().endswith(" runs"), "there is no stage between two events"
     assert first.startswith("At temperature 0, K = 2 with prompt-lookup leads with 3.00× the speed of plain decoding")
     assert "left out" not in second
     view._take([replace(result, block_efficiency=spread([0.5])) for result in view._results.values()])
