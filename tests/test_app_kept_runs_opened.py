@@ -40,7 +40,7 @@ def test_a_kept_run_is_shown_as_it_was(open_runs, folder, qtbot, session, run_to
     session.fail_before = PromptError("The prompt is too long.")
     run_to_end(window)
     assert window.status.stage.text() == "The run did not start", "the kept one did"
-    assert not window.transcript.whose.isHidden()
+    assert window.transcript.whose.text() == "This is the kept run 'the prompt': the new one did not start."
     session.fail_before = None
     run_to_end(window)
     assert window.status.stage.text() == "Done: reached the requested length"

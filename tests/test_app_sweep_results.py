@@ -180,7 +180,7 @@ def test_use_this_cell_says_what_the_main_window_does_not_have(window, opened):
     sweeps.cell.use_button.click()
     settings = window.controls.settings("")
     assert (window.controls.target.ref, settings.temperature, settings.num_draft_tokens) == (here, 2.0, 2)
-    assert "can't be set to this cell's target and temperature" in sweeps.banner.sentence()
+    assert "doesn't have this cell's target, temperature;" in sweeps.progress.text()
 
 
 def test_the_figure_can_be_switched_and_the_scale_has_its_unit(opened):

@@ -15,6 +15,7 @@ from app.cli.console import Progress, check_out, figure_table, printing, spread_
 from app.cli.errors import Exit, UsageError, say, stop_on_interrupt
 from app.cli.parsing import SAMPLING, common_fields, find_servers, flag_of, refuse_for_engine
 from core.controls import Cancelled, RunControls
+from core.errors import RunLogError
 from core.experiments.prompt_suites import Prompt, find_prompts, first_of_each
 from core.files import write_atomically
 from core.settings import RunRequest, SamplingParams
@@ -105,15 +106,25 @@ def measure(args: argparse.Namespace, few: int, local: Iterable[str]) -> int:
                         requests = count_text(event.cell.concurrency, "concurrent request")
                         progress.say_once(f"{requests}: {event.cell.error}")
                         code = Exit.FAILED
-                    if args.out is not None and results.has_any:
-                        write_atomically(args.out, results.to_json_lines())
-    finally:  # Also after a second Ctrl-C, or where the file can't be written.
+                    # A pipe gets everything once, at the end, which also says what can't be written.
+                    if results.has_any and args.out is not None and not _is_stream(args.out):
+                        with contextlib.suppress(RunLogError):
+                            write_atomically(args.out, results.to_json_lines())
+    finally:  # Also after a second Ctrl-C.
         if results.has_any:
-            write_results(results)
+            try:  # First: standard output may be closed, or its disk full.
+                if args.out is not None:
+                    write_atomically(args.out, results.to_json_lines())
+            finally:
+                write_results(results)
     if controls.is_cancelled:
         say(f"Stopped after {len(results.cells):,} of {plan.num_cells:,} measurements.")
         return Exit.STOPPED
     return code
+
+
+def _is_stream(path: str) -> bool:
+    return os.path.exists(path) and not os.path.isfile(path)
 
 
 def write_results(results: LoadResults) -> None:

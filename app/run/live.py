@@ -28,7 +28,7 @@ APPLY_S = 0.03
 TEXT_SHARE = 1 / 6
 """Most of a run's time for drawing the text on its own timer; the panels' timer draws it too."""
 NOT_STARTED = "The run did not start"
-OLDER = "This is the previous run: the new one did not start."
+OLDER = "This is {}: the new one did not start."
 
 
 class LivePanel(Protocol):
@@ -288,7 +288,7 @@ class LiveView(QObject):
         if self._is_paced and self._kept is None and run.request is not None:
             whose = f"{self.kept_title} run: {short_name(run.request.target)}, on another machine."
         elif self.is_refused and run.started is not None:
-            whose = OLDER
+            whose = OLDER.format(f"the kept run '{self.kept_title}'" if self.kept_title else "the previous run")
         self._transcript.show_whose(whose)
         self.previous_shown.emit((self.upcoming is not None or self.is_refused) and not self.kept_title)
 

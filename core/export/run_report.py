@@ -30,7 +30,7 @@ from core.runlog.reading import RunLog, text_of
 from core.runlog.tally import PositionCounts
 from core.settings import LOSSY, Coupling, is_lossy
 from core.text import percent_text, significant_text
-from core.types import Step, TokenKind
+from core.types import UNKNOWN_ID, Step, TokenKind
 
 KINDS = {
     TokenKind.ACCEPTED: ("accepted", "a"),
@@ -131,7 +131,8 @@ def _tip(step: Step, slot: int, kind: TokenKind, is_rejection: bool) -> str:
         figures = [f"{name} {significant_text(value, 3)}" for name, value in named if math.isfinite(value)]
         if kind is TokenKind.CORRECTION:
             of_rejected = f" with {', '.join(figures)}" if figures else ""
-            figures = [f"in place of “{step.drafted_texts[slot]}”{of_rejected}"]
+            is_known = step.drafted[slot] != UNKNOWN_ID
+            figures = [f"in place of “{step.drafted_texts[slot]}”{of_rejected}"] if is_known else []
         parts += figures
     elif step.next_uniform is not None:
         parts.append(f"u {significant_text(step.next_uniform, 3)}")

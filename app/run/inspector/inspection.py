@@ -93,7 +93,8 @@ def _chip_text(step: Step, span: Span) -> str:
 
 def _drafted_text(step: Step, slot: int) -> str:
     """A drafted token, or "?" for one of which a server reports only that it was drafted."""
-    return "?" if step.drafted[slot] == UNKNOWN_ID else show(step.drafted_texts[slot])
+    text = step.drafted_texts[slot]
+    return show(text) if text or step.drafted[slot] != UNKNOWN_ID else "?"
 
 
 def _place_name(step: Step, slot: int) -> str:

@@ -205,23 +205,21 @@ class CellRuns(QWidget):
         # Settings that the cell doesn't determine stay unchanged.
         others = {name: getattr(kept, name) for name in ("prompt", "system", "seed", "max_new_tokens", "baseline")}
         request = plan.request(PlannedRun(cell, 0, 0))
-        wanted = replace(settings_of(request, kept), **others)
-        self._controls.apply(wanted)
+        self._controls.apply(replace(settings_of(request, kept), **others))
         self._controls.changed.emit()
-        # A model may have gone, and a sweep takes values that the window doesn't have.
-        taken = self._controls.settings("")
+        # A model or method may have gone, and a sweep takes values that the window doesn't have.
+        taken, k = self._controls.settings(""), request.num_draft_tokens
         is_lost = {
             "target": self._controls.target.ref != request.target,
             "draft": bool(request.draft) and self._controls.draft.ref != request.draft,
-            "K": taken.num_draft_tokens != wanted.num_draft_tokens,
-            "temperature": not math.isclose(taken.temperature, wanted.temperature),
+            "method": taken.method != request.method,
+            "K": k is not None and taken.num_draft_tokens != k,
+            "temperature": not math.isclose(taken.temperature, request.sampling.temperature),
         }
-        if lost := [name for name, is_so in is_lost.items() if is_so]:
-            self._warn(
-                f"The main window can't be set to this cell's {' and '.join(lost)}: it shows what a run would use."
-            )
-        else:
-            self._say(f"The main window is set to {self._view.cell_title(cell)}")
+        said = f"The main window is set to {self._view.cell_title(cell)}"
+        if lost := ", ".join(name for name, is_so in is_lost.items() if is_so):
+            said = f"The main window doesn't have this cell's {lost}; it shows what a run would use"
+        self._say(said)
 
     @Slot()
     def _on_open(self) -> None:
