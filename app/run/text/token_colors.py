@@ -58,7 +58,7 @@ def _token_formats(theme: Theme) -> dict[Fate, QTextCharFormat]:
 
 def is_level(text: str) -> bool:
     """Whether a token, if struck through, would look like another sign, as ⇥ would like ⇄."""
-    signs = text.strip(" ␣·")
+    signs = text.strip(" ␣")
     return bool(signs) and LEVEL.issuperset(signs)
 
 
