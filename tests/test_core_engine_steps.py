@@ -154,6 +154,12 @@ def test_a_llama_server_whose_count_is_ahead_by_a_step_has_no_hidden_tokens() ->
     assert (summary.num_tokens, summary.source) == (7, "server")
 
 
+def test_what_a_stop_text_cuts_off_is_not_in_the_summary_either() -> None:
+    cut = llama_with_steps([(0, 0, {1: b"a"}), (6, 5, {2: b"b", 3: b"c"})], end="word")
+    _, summary = run(llama_server(raw=cut), chat=False, stop=("x",))
+    assert summary.num_accepted_tokens == sum(summary.num_accepted_tokens_per_pos) == 2
+
+
 def test_where_a_character_spans_steps_of_llama_server_only_the_text_is_known() -> None:
     found, summary = run(llama_server(raw=llama_with_steps(SPANNED)), chat=False)
     known = [(step.num_draft_tokens, step.num_accepted, step.emitted) for step in found if step.source == "server"]

@@ -6,6 +6,7 @@ are sent: a server's own defaults, such as those in a model's generation_config.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict, replace
@@ -296,6 +297,8 @@ def _sglang_reported(meta: dict[str, Any]) -> Reported:
 
 # --- llama-server -------------------------------------------------------------------------------------------------
 
+_CHATML = "<|im_start|>"
+
 _LLAMA_ENDS = {"limit": FinishReason.LENGTH, "word": FinishReason.STOP, "eos": FinishReason.EOS}
 
 
@@ -308,7 +311,11 @@ def _llama_server(client: Client, server: Server, request: RunRequest, check_can
     if request.chat is not False:
         asked = {"model": model, "messages": _messages(request)}
         answer = client.watched(lambda: client.post("/apply-template", asked), check_cancelled)
-        prompt = mapping_of(answer).get("prompt", prompt)
+        rendered = mapping_of(answer).get("prompt", prompt)
+        if not client.watched(lambda: _is_foreign(client, model, str(rendered)), check_cancelled):
+            prompt = rendered
+        elif request.chat or request.system:
+            raise ServerRefusedError(f"{model} has no chat template. Run it raw, or choose an instruct model.")
     body = {
         "model": model,
         "prompt": prompt,
@@ -375,6 +382,16 @@ def _llama_server(client: Client, server: Server, request: RunRequest, check_can
             return
     if tokens:
         yield step()
+
+
+def _is_foreign(client: Client, model: str, prompt: str) -> bool:
+    """Whether a prompt has the template that llama-server gives models without one, whose token they don't have."""
+    if not prompt.startswith(_CHATML):
+        return False
+    with contextlib.suppress(ServerError):
+        answer = client.post("/tokenize", {"model": model, "content": _CHATML, "parse_special": True})
+        return len(ids_of(mapping_of(answer).get("tokens"))) > 1
+    return False
 
 
 def _float(value: Any) -> float:

@@ -223,7 +223,8 @@ class _Run:
             summary = replace(summary, tokens_per_second=None)
         sources = {step.source for step in steps}
         source = StepSource.SERVER if sources <= {StepSource.SERVER} else StepSource.CHUNKS
-        reported = self._reported
+        # A server's sums include what a stop text cut off within a step; the steps don't.
+        reported = None if self._reason is FinishReason.STOP and source is StepSource.SERVER else self._reported
         if reported is not None and reported.draft_tokens is not None and reported.accepted_tokens is not None:
             drafts = summary.num_drafts if reported.drafts is None else reported.drafts
             positions = per_position(reported.per_step) if reported.per_step else summary.num_accepted_tokens_per_pos

@@ -386,7 +386,8 @@ class _CheckHere(_Check):
         if (ids or prompt.ids) != prompt.ids or (count or len(prompt.ids)) != len(prompt.ids):
             raise SettingsError(
                 f"The server splits the prompt {prompt.name!r} into other tokens than {self._target.ref} here ({count} "
-                f"and {len(prompt.ids)} tokens): name the model that it serves, with the same chat template."
+                f"and {len(prompt.ids)} tokens): name the model that it serves, with the same chat template, or add "
+                "--raw."
             )
 
     def _merged(self, values: Tensor, *, is_sum: bool) -> Tensor:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from core.export.choice import Choice, ModelSource, SourceKind
 from core.export.engines.common import (
-    DRAWN_AND_COMPARED,
     OUTTYPES,
     Project,
     Recipe,
     as_json,
     local_command,
     sampling_flags,
+)
+
+REJECTION_SAMPLING = (
+    "Add --spec-draft-sampling probabilistic where llama-server --help names it: draft tokens are then accepted by "
+    "rejection sampling, as in Outrider. Otherwise the draft proposes its likeliest token, and the target accepts it "
+    "if it draws the same one: expect less acceptance than measured."
 )
 
 
@@ -56,8 +61,8 @@ def _write(choice: Choice, target: ModelSource, draft: ModelSource | None) -> Re
         words.append(["--temp", "0"])
     else:
         words.append(["--samplers", "temperature;top_k;top_p;min_p", *sampling_flags(sampling)])
+        notes += [] if draft is None else [REJECTION_SAMPLING]
         notes += [
-            DRAWN_AND_COMPARED,
             "A request may have its own sampling. By default llama.cpp filters before it applies the temperature; "
             "--samplers puts them in Outrider's order, which is that of transformers.",
         ]
