@@ -37,6 +37,12 @@ def test_advice_that_names_a_setting_is_applied_to_the_controls(make_window):
     assert window.controls.method.values()["int8"] is False
 
 
+def test_where_no_part_holds_the_speedup_back_none_is_named():
+    report = speed_report(run_of(drawn(1.0, 4, draft_ms=0.001, verify_ms=10.0)))
+    assert report.limit == ""
+    assert not any(gain.is_main for gain in report.gains)
+
+
 KINDS = {
     **LIMITED,
     "too few": drawn(0.8, 4, count=7),

@@ -221,6 +221,14 @@ def test_a_hidden_race_is_paused_and_built_when_shown_and_ends_with_the_next_run
     assert page.clock.end_ms == 0.0
 
 
+def test_a_window_that_waited_for_its_race_has_the_keyboard_on_play(make_window, run_to_end):
+    window = make_window(is_shown=True)
+    window.menus.race.trigger()
+    assert window.race.focusWidget() is window.race, "on no plot's menu"
+    run_to_end(window)
+    assert window.race.focusWidget() is window.race.clock.play_button
+
+
 def test_a_run_of_the_window_can_be_raced(make_window, run_to_end):
     window = make_window(is_shown=True)
     run_to_end(window)

@@ -315,6 +315,8 @@ class RaceWindow(RunPage):
             self.empty.setText(waiting_text(run, is_running=self.is_running))
             self.clock.set_end(0.0)
             return
+        if self.focusWidget() is self:  # It was opened before there was a race.
+            self.clock.play_button.setFocus()
         speedup = speedup_of(run, race)
         self.ours.set_run(run.tokens.steps, race.ours, run.coupling)
         plain: Sequence[Step] = run.baseline_steps

@@ -78,7 +78,7 @@ def paint_legend(painter: QPainter, place: QPointF, scale: Scale) -> None:
     draw_box(painter, bar, 3, fill=gradient, line=QColor(theme.border))
     for level, text in scale.ticks():
         x = bar.left() + bar.width() * (level - first) / (1 - first)
-        where = QRectF(x - 60, bar.bottom() + 3, 120, QFontMetricsF(ui_font(11)).height())
+        where = QRectF(x - scaled(60), bar.bottom() + 3, scaled(120), QFontMetricsF(ui_font(11)).height())
         draw_text(painter, where, text, theme.muted, Qt.AlignmentFlag.AlignHCenter | TOP, pixels=11)
     painter.restore()
 
