@@ -40,7 +40,7 @@ class WindowState(QObject):
         window, settings = self._window, self.settings
         window.resize(1280, 800)
         window.main_splitter.setSizes([296, 552, 384])
-        window.text_splitter.setSizes([290, 400])
+        window.text_splitter.setSizes([230, 460])
         if settings.geometry:
             window.restoreGeometry(from_text(settings.geometry))
         window.menus.theme_actions[settings.theme].setChecked(True)

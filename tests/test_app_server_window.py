@@ -64,7 +64,7 @@ def test_it_draws_what_grew_and_marks_a_restart_and_our_own_runs(window, qtbot, 
     until(qtbot, lambda: view.headline.property("role") == "problem")
     assert fake.url in view.headline.text()
     assert view.headline.font().pixelSize() == size
-    assert re.search(r"No answer since \d\d:\d\d; trying again 0\.01 s after each failure\.$", view.headline.text())
+    assert re.search(r"Unanswered since \d\d:\d\d; trying again 0\.01 s after each failure\.$", view.headline.text())
     assert view.subject.text().startswith("Last seen: vLLM ")
     assert view.other.isVisible()
     view.other.click()

@@ -260,12 +260,12 @@ def test_what_a_busy_machine_leaves_open_no_verdict_calls_the_fastest(lengths):
     assert "busy" not in quiet.sentence
     assert "K = 2 with D leads with 2.00× the speed of plain decoding" in busy.sentence
     assert "fastest" not in busy.sentence
-    assert busy.sentence.endswith("on a busy machine, so this is open.")
+    assert busy.sentence.endswith("on a busy machine, so this is not settled.")
     assert ("% sure" in quiet.sentence, "% sure" in busy.sentence) == (len(lengths) > 1, False)
     assert is_sentence(busy.sentence)
     if len(lengths) > 1:
         (part,) = verdicts(SweepResults(plan, [replace(run, unsteadiness=0.9) for run in runs[:-1]]))
-        assert part.sentence.endswith("so this is open. Continue the sweep to measure the rest.")
+        assert part.sentence.endswith("so this is not settled. Continue the sweep to measure the rest.")
 
 
 @pytest.mark.parametrize(

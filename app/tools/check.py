@@ -60,7 +60,7 @@ NO_TESTS = (
     "Each test gets a row here: greedy text against plain decoding, and sampled tokens against the target's "
     "distribution."
 )
-NO_RESULTS = "No results: they appear together, with the verdict, when all tests are done."
+NO_RESULTS = "No results. Press Check: they appear together, with the verdict, when all tests are done."
 TOGETHER = "The results appear together, with the verdict, when all tests are done."
 STOPPED = "Stopped before there was a verdict."
 FAILED = "The check failed; there is no verdict."

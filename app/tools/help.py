@@ -82,7 +82,7 @@ def method_html(picture: StepPicture, width: int, theme: Theme) -> str:
     return Template(page_text(METHOD_FILE)).safe_substitute(
         picture=f'<img src="step" width="{width}" alt="{escape(picture.words)}">',
         caption=f"{picture.caption}. q: the draft's probability of its token; p: the target's. The filled part of each "
-        f"track is min(1, p / q), the mark is u.{more}",
+        f"track is min(1, p / q); the mark is u.{more}",
         muted=theme.muted,
         colours=f"<table cellspacing='0' cellpadding='4'>{''.join(rows)}</table>",
         papers="".join(

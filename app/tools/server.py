@@ -56,7 +56,7 @@ NO_METRICS = {
 UNLOADED = " A model that isn't loaded has none."
 FOLLOWING = "Monitoring: the counts cover all of the server's clients."
 LATE = "It counts a request's tokens when the request ends."
-AGAIN = "No answer since {}; trying again {:g} s after each failure."
+AGAIN = "Unanswered since {}; trying again {:g} s after each failure."
 LAST_SEEN = "Last seen: {}"
 
 

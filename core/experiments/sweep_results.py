@@ -333,7 +333,7 @@ def _ranking(
         lead, leads_surely = _lead(results, ranked, was_busy=was_busy)
         is_ahead = leads_surely and not is_partial
         leads = "is fastest," if is_ahead and not was_busy else "leads with"
-        doubt = " Measured on a busy machine, so this is open." if was_busy and leads_surely else ""
+        doubt = " Measured on a busy machine, so this is not settled." if was_busy and leads_surely else ""
         rest = f" {goes_on[0].upper()}{goes_on[1:]}." if is_partial else ""
         text = f"{name} {leads} {median:.2f}× the speed of plain decoding{interval}; {lead}{doubt}{rest}"
     return text, is_sure, is_ahead

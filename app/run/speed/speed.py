@@ -239,7 +239,7 @@ def _headline(
     if not found.plain.is_measured:
         # Neither a single forward, timed before the run, nor a part of the baseline is enough for a verdict.
         if run.summary is None and run.wants_baseline:
-            return "Too early to tell. The baseline, at the end, shows whether drafting pays."
+            return "Too early to tell. The baseline, which is measured last, shows whether drafting pays."
         return f"An estimated {speed} {at}: only a run with its whole baseline shows whether drafting pays."
     if interval is None and not found.is_enough:
         return f"{speed}, but too few steps to tell."

@@ -74,10 +74,15 @@ class SweepVerdicts(QScrollArea):
     def restyle(self) -> None:
         """Ask for the height that the sentences have at the size of the text."""
         self.updateGeometry()
+        self._fit_bar()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        """Show the scroll bar only where it is needed: Qt may leave it above lines that fit."""
+        """Show the scroll bar only where it is needed."""
         super().resizeEvent(event)
+        self._fit_bar()
+
+    def _fit_bar(self) -> None:
+        # Qt may leave it above lines that fit.
         fits = self._grid.totalHeightForWidth(self.width()) <= self.height()
         policy = Qt.ScrollBarPolicy
         self.setVerticalScrollBarPolicy(policy.ScrollBarAlwaysOff if fits else policy.ScrollBarAsNeeded)

@@ -62,7 +62,8 @@ POLL_MS = 500
 ANSWER_POLL_S = 0.05
 EMPTY = (
     "A sweep measures every K, temperature and draft against plain decoding, and says which to use, or advises "
-    "against speculating.\nOn the left, choose what to measure. Then start: the speedups appear here as a heatmap."
+    "against speculating.\nOn the left, choose what to measure. Then press Start sweep: the speedups "
+    "appear here as a heatmap."
 )
 HEATMAP, ESTIMATE = 1, 2
 """Pages; the first one is empty."""
