@@ -191,7 +191,6 @@ def llama_server(folder: str = "llama-draft", **more: Answer | list[Answer]) -> 
         "/slots": recorded(folder, "slots"),
         "/metrics": more.get("metrics", recorded(folder, "metrics-after")),
         "/apply-template": recorded(folder, "apply-template"),
-        "/tokenize": as_json({"tokens": [1]}),
         "/completion": more.get("raw", recorded(folder, "run-raw-greedy")),
     }
 

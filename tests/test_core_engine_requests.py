@@ -96,7 +96,7 @@ def test_a_router_is_told_the_model_and_a_look_at_it_loads_none(target: str) -> 
         pages = [path for path, _, body in fake.requests if body is None and "?" in path]
     assert isinstance(end, Finished)
     assert end.summary.finish_reason is FinishReason.LENGTH
-    assert [body["model"] for body in bodies] == [target] * 3
+    assert [body["model"] for body in bodies] == [target] * 2
     assert all("autoload=false" in path for path in pages)
     # What one model does says nothing about another.
     (config,) = (event.config for event in found if isinstance(event, RunStarted))
@@ -139,16 +139,15 @@ def test_a_server_with_one_model_is_asked_for_its_pages_without_a_name() -> None
 
 
 def test_a_model_without_a_chat_template_gets_the_bare_prompt_from_llama_server() -> None:
-    """For which llama-server itself would write ChatML, a word of which is many tokens of such a model's."""
-    foreign = {**llama_server(), "/tokenize": as_json({"tokens": [27, 91, 318]})}
-    with FakeServer(foreign) as fake:
+    """For which llama-server itself would write ChatML; it does where a template is asked for."""
+    stand_in = "{%- for message in messages -%}\n  {{- '<|im_start|>' + message.role + '\n' -}}\n{%- endfor -%}"
+    with FakeServer({**llama_server(), "/props": as_json({"chat_template": stand_in})}) as fake:
         server = identify(fake.url)
-        list(ServerSession(server).run(a_request(engine=fake.url)))
-        (body,) = fake.bodies("/completion")
-        assert body["prompt"] == a_request(engine=fake.url).prompt
-        for changes in ({"chat": True}, {"system": "Be brief."}):
-            with pytest.raises(ServerRefusedError, match="has no chat template"):
-                list(ServerSession(server).run(a_request(engine=fake.url, **changes)))
+        for changes in ({}, {"chat": True}, {"system": "Be brief."}):
+            list(ServerSession(server).run(a_request(engine=fake.url, **changes)))
+        prompts = [body["prompt"] for body in fake.bodies("/completion")]
+    assert prompts[0] == "Go"
+    assert all("<|im_start|>" in prompt for prompt in prompts[1:])
 
 
 @pytest.mark.timeout(60)

@@ -108,8 +108,8 @@ class Diagnosis:
 
     @property
     def main_limit(self) -> WhatIf | None:
-        """The main limit of the speedup; None if there is none, or too few blocks."""
-        if not self.is_enough or not self.what_ifs or self.what_ifs[0].speedup <= self.speedup:
+        """The main limit of the speedup; None if there is none that two decimals show, or too few blocks."""
+        if not self.is_enough or not self.what_ifs or round(self.what_ifs[0].speedup, 2) <= round(self.speedup, 2):
             return None
         return self.what_ifs[0]
 

@@ -297,7 +297,8 @@ def _sglang_reported(meta: dict[str, Any]) -> Reported:
 
 # --- llama-server -------------------------------------------------------------------------------------------------
 
-_CHATML = "<|im_start|>"
+_STAND_IN = "{%- for message in messages -%}\n  {{- '<|im_start|>' + message.role"
+"""How the template begins that llama-server has for models without one."""
 
 _LLAMA_ENDS = {"limit": FinishReason.LENGTH, "word": FinishReason.STOP, "eos": FinishReason.EOS}
 
@@ -308,14 +309,14 @@ def _llama_server(client: Client, server: Server, request: RunRequest, check_can
     Its logprobs are wrong under speculation (llama.cpp issue 27972) and are not asked for.
     """
     prompt, model = request.prompt, server.model(request.target)
-    if request.chat is not False:
+    is_chat = request.chat is not False
+    if request.chat is None and not request.system:
+        query = server.query(request.target)
+        is_chat = client.watched(lambda: _has_template(client, query), check_cancelled)
+    if is_chat:
         asked = {"model": model, "messages": _messages(request)}
         answer = client.watched(lambda: client.post("/apply-template", asked), check_cancelled)
-        rendered = mapping_of(answer).get("prompt", prompt)
-        if not client.watched(lambda: _is_foreign(client, model, str(rendered)), check_cancelled):
-            prompt = rendered
-        elif request.chat or request.system:
-            raise ServerRefusedError(f"{model} has no chat template. Run it raw, or choose an instruct model.")
+        prompt = mapping_of(answer).get("prompt", prompt)
     body = {
         "model": model,
         "prompt": prompt,
@@ -384,14 +385,12 @@ def _llama_server(client: Client, server: Server, request: RunRequest, check_can
         yield step()
 
 
-def _is_foreign(client: Client, model: str, prompt: str) -> bool:
-    """Whether a prompt has the template that llama-server gives models without one, whose token they don't have."""
-    if not prompt.startswith(_CHATML):
-        return False
-    with contextlib.suppress(ServerError):
-        answer = client.post("/tokenize", {"model": model, "content": _CHATML, "parse_special": True})
-        return len(ids_of(mapping_of(answer).get("tokens"))) > 1
-    return False
+def _has_template(client: Client, query: str) -> bool:
+    """Whether the model has a chat template, in place of which llama-server has ChatML for those without."""
+    with contextlib.suppress(ServerRefusedError):  # An old server has no such page, or a router's model sleeps.
+        props = mapping_of(client.get(f"/props{query}"))
+        return not text_of(props.get("chat_template")).startswith(_STAND_IN)
+    return True
 
 
 def _float(value: Any) -> float:

@@ -200,7 +200,7 @@ class Server:
         self._guard = subprocess.Popen(
             [sys.executable, "-I", "-c", _GUARD, *command, "--host", "127.0.0.1", "--port", str(self._port)],
             stdin=subprocess.PIPE, stdout=self._log, stderr=subprocess.STDOUT, start_new_session=True,
-            # Not the flag, which older builds refuse: drafts are tested by rejection sampling, as here.
+            # Not the flag, which older builds refuse: drafts are tested by rejection sampling.
             env={**os.environ, "LLAMA_ARG_SPEC_DRAFT_SAMPLING": "probabilistic"},
         )  # fmt: skip
         try:

@@ -179,8 +179,6 @@ def speed_report(run: RunView, done: Study | None = None) -> SpeedReport:
         return SpeedReport(_headline(run, found, theory, advice, interval), advice=tuple(advice))
     # Above a verdict that it is too early to give, nothing else is judged either.
     limit = found.main_limit if found.plain.is_measured or is_over or not run.wants_baseline else None
-    if limit is not None and f"{limit.speedup:.2f}" == f"{found.speedup:.2f}":
-        limit = None  # Without it, the run would be as fast as it is.
     gains = _gains(found, limit) if found.num_blocks else ()
     # With a measured speedup, the window already says it.
     busy = run.busy_note if run.measured_speedup is None else ""

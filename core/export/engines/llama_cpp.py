@@ -13,9 +13,9 @@ from core.export.engines.common import (
 )
 
 REJECTION_SAMPLING = (
-    "Add --spec-draft-sampling probabilistic where llama-server --help names it: draft tokens are then accepted by "
-    "rejection sampling, as in Outrider. Otherwise the draft proposes its likeliest token, and the target accepts it "
-    "if it draws the same one: expect less acceptance than measured."
+    "Add --spec-draft-sampling probabilistic where llama-server --help names it: the draft then draws from its ten "
+    "likeliest tokens, and rejection sampling tests the draws. Otherwise the draft proposes its likeliest token, and "
+    "the target accepts it if it draws the same one. Either way, expect less acceptance than measured."
 )
 
 
