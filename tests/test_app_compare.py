@@ -289,7 +289,7 @@ def test_every_result_has_a_title_that_is_shown_whole_and_tells_it_from_its_neig
     metrics, room = QFontMetrics(page.table.font()), page.table.columnWidth(0) - scaled(CELL_PADDING)
     assert [figure.title for figure in FIGURES if metrics.horizontalAdvance(figure.title) > room] == []
     found = cells(page)
-    assert {"Predicted speedup, total times", "Block efficiency, all steps"} <= set(found)
+    assert {"Predicted speedup (total times)", "Block efficiency, all steps"} <= set(found)
     assert found["α, of tested tokens"].text().endswith("%")
     assert found["Acceptance, of drafted tokens"].text().endswith("%")
 

@@ -376,7 +376,7 @@ FIGURES: tuple[Figure, ...] = (
         "{:,.1f}",
     ),
     _logged(
-        "Predicted speedup, total times",
+        "Predicted speedup (total times)",
         "predicted_speedup",
         "τ / (K c + v), with this run's own α, and c and v from total times (the formula on the Speed page takes "
         "v's median). For a tree, K is its depth and α that of a level.",

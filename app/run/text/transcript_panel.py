@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import Qt, Signal, Slot
+from PySide6.QtCore import Signal, Slot
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QBoxLayout, QWidget
 
@@ -43,8 +43,7 @@ class TranscriptPanel(QWidget):
         self.playback = PlaybackBar(controller, run, selection, self.view, menus)
         self._words = {fate: LegendWord(fate) for fate in (*KINDS, Fate.DRAFTED, Fate.REJECTED, Fate.UNTESTED)}
         self._ghosts = [self._words[fate] for fate in GHOSTS]
-        self._fork_sample = named(text_label(f"<big>ⁿ</big> {FORKS}", "hint"), "forkSample", FORKS, FORKS_HELP)
-        self._fork_sample.setTextFormat(Qt.TextFormat.RichText)
+        self._fork_sample = named(text_label(f"ⁿ {FORKS}", "hint"), "forkSample", FORKS, FORKS_HELP)
         self._legend = Legend((*self._words.values(), self._fork_sample), gap=HEADER_SPACING)
         self._run = run
         help_text = (

@@ -30,7 +30,7 @@ from core.export.run_data import where_differing
 from core.text import percent_text
 
 ROW_HEIGHT = 28
-TITLE_WIDTH, RUN_WIDTH, WIDE_RUN_WIDTH, GROUP_WIDTH = 240, 100, 150, 206
+TITLE_WIDTH, RUN_WIDTH, WIDE_RUN_WIDTH, GROUP_WIDTH = 246, 100, 150, 206
 HEADER_HEIGHT, NAME_LINE = 30, 16
 DIFFERING, SAME, AGREEING = "What differs", "No setting or machine differs", "What the runs share"
 RESULTS, WITH_BEST = "Results", "Results (bold: best)"
