@@ -312,6 +312,10 @@ def apply_style(theme: Theme, scale: float = DEFAULT_SCALE, *, has_sheet: bool =
     sheet = style_sheet(theme) if has_sheet else ""
     if has_sheet and application.styleSheet() == sheet and scale == before:
         return
+    if scale != before:
+        for widget in application.allWidgets():  # First: a label remembers the width that it needs in the new style.
+            if lengths := widget.property("heldLengths"):
+                hold(widget, **lengths)
     # Qt takes three times as long to replace a style sheet as to remove it and set another.
     application.setStyleSheet("")
     if application.style().objectName() != "fusion":
@@ -325,8 +329,6 @@ def apply_style(theme: Theme, scale: float = DEFAULT_SCALE, *, has_sheet: bool =
     for widget in widgets:
         if font := widget.property("heldFont"):  # Without the style sheet, it has the one from before that again.
             hold_font(widget, *font)
-        if scale != before and (lengths := widget.property("heldLengths")):
-            hold(widget, **lengths)
     for widget in widgets:
         if restyle := getattr(widget, "restyle", None):
             restyle()

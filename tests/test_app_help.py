@@ -91,6 +91,16 @@ def test_on_a_mac_texts_name_keys_as_its_menus_do(tmp_path):
     assert int(count) >= 9
 
 
+def test_in_another_theme_no_page_keeps_a_scroll_bar_that_it_does_not_need(window, apply_theme, qtbot):
+    window.menus.formulas.trigger()
+    page = window.help.page
+    page.resize(1024, 700)
+    for theme in (DARK, LIGHT, DARK):
+        apply_theme(theme)
+        qtbot.waitUntil(lambda: page.formulas.verticalScrollBar().maximum() > 0)
+        assert page.formulas.horizontalScrollBar().maximum() == 0
+
+
 def test_the_list_of_keys_is_what_the_menus_offer_now_and_nothing_is_left_out(window):
     window.menus.keys.trigger()
     action = QAction("Something new", window)

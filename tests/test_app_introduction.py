@@ -94,7 +94,7 @@ def test_one_step_of_the_recorded_run_is_explained_while_its_draft_waits(new_win
     explained = len(run.steps)
     window.live._on_panels_due()
     assert window.status.bar.value() == pytest.approx(STEPS * run.num_tokens / run.request.max_new_tokens, abs=1)
-    for title in ("Drafted", "Checked"):
+    for title in ("Drafted", "Being checked"):
         assert callout.title.text() == title
         assert len(run.steps) == explained
         assert run.tokens.pending
@@ -180,7 +180,7 @@ def test_callouts_go_on_by_themselves_and_with_resume(new_window, qtbot):
     callout = until_callout(new_window, qtbot)
     assert new_window.introduction._timer.isActive()
     new_window.introduction._timer.timeout.emit()
-    assert callout.title.text() == "Checked"
+    assert callout.title.text() == "Being checked"
     with qtbot.waitSignal(new_window.live.run_shown):
         new_window.menus.pause.trigger()
     assert callout.isHidden()

@@ -89,6 +89,7 @@ def test_there_and_back_leaves_every_font_as_it_was_and_every_window_has_the_lat
             press(window, action)
         assert before.items() <= fonts(window).items()
         assert QApplication.instance().styleSheet() == sheet
+        assert window.status.count.sizeHint().width() == window.status.count.minimumWidth(), "no room is left over"
     press(window, "larger")
     window.menus.production.trigger()
     page = window.exports.page
@@ -257,7 +258,7 @@ def test_a_callout_in_large_text_stays_beside_the_card_that_it_points_into(make_
     window.resize(1024, 700)
     callout, card = window.introduction.callout, window.transcript
     callout.show_text(
-        "2 of 3", "Checked", "It takes little longer than writing one token. " * 3, Place(-1, -1), is_last=False
+        "2 of 3", "Being checked", "It takes little longer than writing one token. " * 3, Place(-1, -1), is_last=False
     )
     left = card.mapTo(window, QPoint()).x()
     assert left < callout.x() < callout.geometry().right() < left + card.width()

@@ -333,14 +333,14 @@ def callouts_of(step: Step) -> list[tuple[str, str]]:
             "means that they have not been checked yet.",
         ),
         (
-            "Checked",
-            f"The target, SmolLM2, now reads all {count} at once. That takes little longer than writing one token: "
+            "Being checked",
+            f"The target, SmolLM2, reads all {count} at once. That takes little longer than writing one token: "
             "this is where the time is saved.",
         ),
         (
             "Kept or replaced",
             f"SmolLM2 keeps {_quoted(''.join(step.drafted_texts[:kept]))}, and draws {_quoted(drawn)} in place of "
-            f"{_quoted(rejected)}. Tokens are kept and replaced so that the text follows the target's distribution, "
+            f"{_quoted(rejected)}. Tokens are kept and replaced so that the text follows the target's distribution "
             "exactly.",
         ),
     ]

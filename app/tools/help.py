@@ -199,19 +199,18 @@ class Page(QTextBrowser):
     def _show(self) -> None:
         margin = scaled(12)
         width = min(self.viewport().width(), scaled(PAGE_WIDTH))
-        self.setLineWrapColumnOrWidth(width)
         made_for = (width - 2 * margin if self._fits_width else 0, current_theme())
-        if made_for == self._made_for:
-            return
-        self._made_for = made_for
-        at = self.verticalScrollBar().value()
-        document = self._make(*made_for)
-        document.setParent(self)
-        document.setDefaultFont(ui_font(13))
-        document.setDocumentMargin(margin)
-        self.setDocument(document)
-        self.setLineWrapColumnOrWidth(width)  # Again: else Qt keeps the scroll bar of the document before.
-        self.verticalScrollBar().setValue(at)
+        if made_for != self._made_for:
+            self._made_for = made_for
+            at = self.verticalScrollBar().value()
+            document = self._make(*made_for)
+            document.setParent(self)
+            document.setDefaultFont(ui_font(13))
+            document.setDocumentMargin(margin)
+            document.setTextWidth(width)  # Else Qt may keep a scroll bar for the width that the tables had without it.
+            self.setDocument(document)
+            self.verticalScrollBar().setValue(at)
+        self.setLineWrapColumnOrWidth(width)
 
 
 class HelpWindow(QDialog):

@@ -18,7 +18,7 @@ from app.widgets.pictures import Table
 SOLID, DASHED, DOTTED = (), (3, 2), (1, 1.5)
 """Lengths of a line's dashes and gaps."""
 THIN = 1.5
-"""Width of whiskers and reference lines."""
+"""Width of reference lines."""
 
 
 def ticks(places: Iterable[int]) -> list[tuple[int, str]]:
@@ -182,9 +182,9 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         return edges
 
     def add_whiskers(self, token: str, beam: float) -> Any:
-        """Add error bars, whose ends are `beam` wide."""
+        """Add error bars, whose ends are `beam` wide. They are drawn without antialiasing: one pixel, all alike."""
         whiskers = pg.ErrorBarItem(beam=beam)
-        return self.add_item(whiskers, lambda theme: whiskers.setData(pen=pg.mkPen(getattr(theme, token), width=THIN)))
+        return self.add_item(whiskers, lambda theme: whiskers.setData(pen=pg.mkPen(getattr(theme, token))))
 
     def set_hint(self, text: str) -> None:
         """Set the text shown in an empty plot."""

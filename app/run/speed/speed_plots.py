@@ -320,5 +320,5 @@ class SpeedupPlot(Plot):
         ran = self._ran()
         at = [self.theory.ran_k]
         self.point.setData(at, [ran.value])
-        low, high = (ran.value if bound is None else bound for bound in (ran.low, ran.high))
-        set_whiskers(self.whisker, at, [ran.value], [low], [high])
+        has_interval = ran.low is not None and ran.high is not None
+        set_whiskers(self.whisker, *([at, [ran.value], [ran.low], [ran.high]] if has_interval else [[]] * 4))
