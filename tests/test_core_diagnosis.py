@@ -207,6 +207,9 @@ def test_steps_that_found_nothing_are_counted():
     lookup = {"method": "prompt-lookup", "num_draft_tokens": 4}
     steps = LIMITED[Limit.UNDRAFTED]
     assert any(advice.text.startswith("86\u00a0% of the steps found nothing") for advice in promises(steps, lookup))
+    opening = [make_step(0, 0, verify_ms=14.0)] * 10 + drawn(0.95, 4, draft_ms=0.1, verify_ms=14.0, count=30)
+    (found,) = [advice for advice in promises(opening, lookup) if "found nothing" in advice.text]
+    assert (found.text, found.settings) == ("25\u00a0% of the steps found nothing to propose.", {}), "drafting pays"
     few = [make_step(0, 0)] * 80 + [make_step(1, 1)] * 3
     (advice,) = promises(few, {**MODEL, "num_draft_tokens": "auto"})
     assert "3 of 83 steps" in advice.text

@@ -128,7 +128,7 @@ def advise(
     found = [
         *_other_settings(sums, diagnosis, config, emitted),
         *_other_shape(diagnosis, config, theory),
-        *_undrafted(sums, config),
+        *_undrafted(sums, diagnosis, config),
         *_about_main_limit(sums, diagnosis, config),
     ]
     # Don't suggest what is still slower than plain decoding.
@@ -165,7 +165,7 @@ def _of_too_few(sums: Tally, diagnosis: Diagnosis, config: Mapping[str, Any]) ->
         else:
             yield Advice(f"Let the run finish, or choose a prompt with a longer answer: {why}.")
     else:
-        yield from _undrafted(sums, config)
+        yield from _undrafted(sums, diagnosis, config)
 
 
 def _policy(config: Mapping[str, Any]) -> str:
@@ -239,18 +239,19 @@ def _other_shape(diagnosis: Diagnosis, config: Mapping[str, Any], theory: Speedu
     yield Advice(text, speedup, settings)
 
 
-def _undrafted(sums: Tally, config: Mapping[str, Any]) -> Iterator[Advice]:
+def _undrafted(sums: Tally, diagnosis: Diagnosis, config: Mapping[str, Any]) -> Iterator[Advice]:
     share, settings = 1 - sums.num_blocks / sums.num_steps, {}
     if share < LEAST_UNDRAFTED or config.get("num_draft_tokens") == 0:
         return
     if config.get("num_draft_tokens") == "auto":
         text = f"{_policy(config)} K decoded plainly in {percent_text(share)} of the steps, where it expected no gain."
     elif config.get("method") == "prompt-lookup":
-        text = (
-            f"{percent_text(share)} of the steps found nothing to propose: this text rarely repeats itself. A draft "
-            "model proposes in every step."
-        )
-        settings = {"method": "draft-model"}
+        text = f"{percent_text(share)} of the steps found nothing to propose"
+        # Before a text can repeat itself, it has to begin.
+        if share > 0.5 or diagnosis.speedup < LEAST_GAIN:
+            text += ": this text rarely repeats itself. A draft model proposes in every step"
+            settings = {"method": "draft-model"}
+        text += "."
     else:
         text = f"{percent_text(share)} of the steps drafted nothing."
     yield Advice(text, settings=settings)

@@ -176,14 +176,14 @@ def speed_report(run: RunView, done: Study | None = None) -> SpeedReport:
     if is_over:
         note = COMPUTING if done is None else UNCALIBRATED if theory is not None and calibration is None else ""
     if run.was_stepped:
-        return SpeedReport(_headline(run, found, theory, advice, interval), advice=tuple(advice))
+        return SpeedReport(_headline(run, found, advice, interval), advice=tuple(advice))
     # Above a verdict that it is too early to give, nothing else is judged either.
     limit = found.main_limit if found.plain.is_measured or is_over or not run.wants_baseline else None
     gains = _gains(found, limit) if found.num_blocks else ()
     # With a measured speedup, the window already says it.
     busy = run.busy_note if run.measured_speedup is None else ""
     return SpeedReport(
-        headline=f"{BUSY if is_busy else ''}{_headline(run, found, theory, advice, interval)}",
+        headline=f"{BUSY if is_busy else ''}{_headline(run, found, advice, interval)}",
         basis=" ".join(filter(None, (_basis(found, run.baseline.sums.tokens), busy, note))),
         compared=compared_rows(found, theory),
         compared_note=FORMULA_NOTE.format(OWN_TOKENS if found.is_tree else SAME_ALPHA),
@@ -222,18 +222,12 @@ def _sweep_command(request: RunRequest) -> str:
     return local_command(*words).rstrip()
 
 
-def _headline(
-    run: RunView,
-    found: Diagnosis,
-    theory: SpeedupTheory | None,
-    advice: Sequence[Advice],
-    interval: tuple[float, float] | None,
-) -> str:
+def _headline(run: RunView, found: Diagnosis, advice: Sequence[Advice], interval: tuple[float, float] | None) -> str:
     if not found.num_blocks:
         return UNDRAFTED
     if run.was_stepped:
         return STEPWISE
-    speed, at = f"{found.speedup:.2f}×", _setting(run, found, theory)
+    speed, at = f"{found.speedup:.2f}×", _setting(run, found)
     if not found.plain.is_measured:
         # Neither a single forward, timed before the run, nor a part of the baseline is enough for a verdict.
         if run.summary is None and run.wants_baseline:
@@ -252,18 +246,17 @@ def _headline(
     return f"{speed} {at}: don't speculate here."
 
 
-def _setting(run: RunView, found: Diagnosis, theory: SpeedupTheory | None) -> str:
+def _setting(run: RunView, found: Diagnosis) -> str:
     """The run's K, or its policy, within a sentence."""
     length, *others = lengths_of(run.steps) or [shown_draft_length(run.config)]
-    mean = run.counts.sums.drafted / found.num_blocks
+    mean = run.counts.sums.drafted / found.num_steps
     if others:
         return f"with a K that was changed during the run, {mean:.1f} on average"
     if isinstance(length, str):
         return f"with {length} K, {mean:.1f} on average"
     if found.is_tree:
         return f"with trees of {found.usual_length} nodes"
-    is_one = theory is None or theory.ran_k == found.usual_length
-    return f"at K = {found.usual_length}" if is_one else f"at a mean K of {mean:.1f}"
+    return f"at K = {found.usual_length if length is None else length}"
 
 
 def _basis(found: Diagnosis, num_plain: int) -> str:
