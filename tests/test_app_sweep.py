@@ -203,7 +203,7 @@ def test_a_sweep_fills_the_heatmap_and_says_what_to_use(window, qtbot):
     assert words(sweeps) == ["Too few runs"]
     assert "K = 2" in sweeps.verdicts.lines[0].sentence
     assert sweeps.progress.text() == "All 6 runs done"
-    assert sweeps.bar.value() == sweeps.bar.maximum()
+    assert not sweeps.bar.isVisible()
     assert sweeps.form.start_button.isVisible()
     assert sweeps.form.stop_button.isHidden()
     assert not sweeps.continue_button.isEnabled()
@@ -274,7 +274,7 @@ def test_a_cell_that_fails_says_why_and_the_others_stay(window, engine, qtbot):
     assert "ran out of memory" in cell(sweeps.heatmap, 0, 2, Qt.ItemDataRole.ToolTipRole)
     assert sweeps.progress.text() == "12 of 18 measured, 5 failed, 1 not tried; Continue tries again"
     sweeps.heatmap.setCurrentCell(0, 2)
-    assert "ran out of memory" in cell(sweeps.cell.table, 0, 7)
+    assert "ran out of memory" in cell(sweeps.cell.table, 0, 7, Qt.ItemDataRole.ToolTipRole)
     assert sweeps.cell.problem.text() == "The draft ran out of memory."
     assert not sweeps.cell.use_button.isEnabled()
     engine.on_run = lambda request, controls: None
@@ -302,6 +302,7 @@ def test_where_nothing_pays_it_says_not_to_speculate_and_a_target_that_can_not_b
     finish(qtbot, window)
     assert "no such model" in sweeps.banner.sentence()
     assert sweeps.progress.text() == "0 of 6 runs · failed; Continue tries again"
+    assert "at the speed" not in sweeps.form.extent.text(), "it measured nothing"
     sweeps.heatmap.setCurrentCell(0, 1)
     assert sweeps.cell.table.hint.isVisible()
     assert sweeps.cell.table.hint.text() == NONE_MEASURED

@@ -28,6 +28,7 @@ FEWEST_PROMPTS = 6
 _SURE = 0.975
 _MANY = 0.25
 """Share of busy runs above which a verdict may be due to them."""
+_FEW = " (too few to weaken its verdict)"
 BEST_OF_MANY = "The interval doesn't allow for the choice of the best of {:,} cells, which may look faster than it is."
 _SAMPLES, _MOST_DRAWS = 2_000, 5_000_000
 
@@ -169,9 +170,15 @@ class SweepResults:
     @property
     def busy_note(self) -> str:
         """A sentence about the runs in which the machine was busy, which comes before the verdicts; empty if none."""
-        counts = ((at, *self.busy_runs(at)) for at in self.plan.temperatures)
-        parts = [f"{busy:,} of {count_text(runs, 'run')} at temperature {at:g}" for at, busy, runs in counts if busy]
-        advice = "" if any(map(self.is_partial, self.plan.temperatures)) else "; repeat the sweep on an idle machine"
+        counts = [(at, *self.busy_runs(at)) for at in self.plan.temperatures]
+        parts = [
+            f"{busy:,} of {count_text(runs, 'run')} at temperature {at:g}{'' if busy > _MANY * runs else _FEW}"
+            for at, busy, runs in counts
+            if busy
+        ]
+        is_partial = any(map(self.is_partial, self.plan.temperatures))
+        is_weak = any(busy > _MANY * runs for _, busy, runs in counts)
+        advice = "; repeat the sweep on an idle machine" if is_weak and not is_partial else ""
         return f"The machine was busy in {' and '.join(parts)}{advice}." if parts else ""
 
     @property

@@ -155,7 +155,6 @@ class SweepView:
         self.is_running = self.is_complete = self.has_failed = False
         self.num_done = self.num_runs = 0
         self.seconds_left: float | None = None
-        self.seconds_each: float | None = None
         self.stage = ""
         self.verdicts: tuple[Verdict, ...] = ()
         self.rows: tuple[SweepRow, ...] = ()
@@ -195,8 +194,8 @@ class SweepView:
         elif isinstance(event, RunMeasured):
             assert self._runs is not None, "a sweep reports its start first"
             self._runs.add(event.measurement)
-            self._seconds.append(event.measurement.seconds)
-            self.seconds_each = sum(self._seconds) / len(self._seconds)
+            if event.measurement.summary is not None:
+                self._seconds.append(event.measurement.seconds)
             self.num_done, self.seconds_left = event.num_done, event.seconds_left
             self._take(event.results)
         elif isinstance(event, SweepFinished):
@@ -315,7 +314,7 @@ class SweepView:
         prompt, summary = self.plan.prompts[run.run.prompt], run.summary
         name = prompt.name if prompt.suite in {"", WINDOW_SUITE} else f"{prompt.suite}: {prompt.name}"
         if summary is None:
-            return (name, f"{run.run.repeat + 1}", *[UNKNOWN] * 5, f"failed: {run.error}")
+            return (name, f"{run.run.repeat + 1}", *[UNKNOWN] * 5, FAILED)
         return (
             name,
             f"{run.run.repeat + 1}",
@@ -333,6 +332,11 @@ class SweepView:
     def can_continue(self) -> bool:
         """Whether there is anything left to measure."""
         return self.plan is not None and not self.is_running and (not self.is_complete or self.num_failed > 0)
+
+    @property
+    def seconds_each(self) -> float | None:
+        """Mean time of the runs that were measured since the last sweep started or continued; None if none were."""
+        return sum(self._seconds) / len(self._seconds) if self._seconds else None
 
     @property
     def num_measured(self) -> int:
@@ -385,11 +389,11 @@ class SweepView:
             notes = left_out_notes([result for result in here if result.problem], are_all=best is None)
             if best is None and not notes:
                 continue
-            lead = f"{at}, {'there is no ranking yet.' if best is None else 'no cell is faster than plain decoding.'}"
+            lead = f"{at}: {'there is no ranking yet.' if best is None else 'no cell is faster than plain decoding.'}"
             if best is not None and best.speedup is not None:
                 runs = f"{best.num_measured} of its {best.num_planned} runs"
                 speed = f"{best.speedup.median:.2f}× the speed of plain decoding"
-                lead = f"{at}, {best.cell.title} leads with {speed} after {runs}."
+                lead = f"{at}: {best.cell.title} leads with {speed} after {runs}."
             notes += [LOSSY] if self.plan is not None and self.plan.is_lossy else []
             lines.append(VerdictLine("So far", None, self._in_titles(" ".join((lead, *notes)))))
         return lines

@@ -208,7 +208,8 @@ class SweepWindow(ToolWindow):
         direction = QBoxLayout.Direction
         for layout, is_narrow in ((self._top, room < beside), (self._head, room < needed)):
             layout.setDirection(direction.TopToBottom if is_narrow else direction.LeftToRight)
-        self.progress.setHidden(room < beside and self.bar.isHidden())  # Else an empty line lies above the buttons.
+        # Else an empty line lies above the buttons.
+        self.progress.setHidden(room < beside and not (self.is_running or self.progress.text()))
 
     # --- Running ---
 
@@ -330,7 +331,7 @@ class SweepWindow(ToolWindow):
         self._pages.setCurrentIndex(ESTIMATE if is_estimate else HEATMAP if has_plan else 0)
         for widget in (self.legend, self.figures, self.cell):
             widget.setVisible(has_plan)
-        self.bar.setVisible(has_plan or (is_estimate and is_running))
+        self.bar.setVisible(is_running)
         self.verdicts.show_lines([] if is_estimate else view.verdict_lines())
         self._verdict_card.setVisible(bool(self.verdicts.lines))
         is_waiting = view.is_running and not view.num_done
