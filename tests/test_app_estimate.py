@@ -88,7 +88,7 @@ def test_drafts_are_ranked_with_a_sentence_and_one_press_puts_draft_and_k_into_t
     panel.form.temperatures.setText("0.3, 1")
     finish(qtbot, panel)
     assert panel.estimate.isVisible()
-    assert ", temperature 0.3 (the first) · From the main window: the prompt · " in panel.estimate.subject.text()
+    assert ", temperature\u00a00.3 (the first) · From the main window: the prompt · " in panel.estimate.subject.text()
     assert window.controls.settings("x").temperature != 0.3
     assert [row[0] for row in texts(panel.estimate.table)] == [DRAFT.title, "slow"]
     assert texts(panel.estimate.table)[0][1:4] == ["1.80×", "1.70 to 1.90", "2"]

@@ -130,7 +130,7 @@ def test_arrows_move_and_enter_opens_the_runs_of_a_cell(qtbot, opened):
     sweeps.heatmap.setCurrentCell(0, 1)
     qtbot.keyClick(sweeps.heatmap, Qt.Key.Key_Right)
     assert sweeps.heatmap.current_cell() == Cell(DRAFT, 2, 0.0)
-    assert sweeps.cell.title.text() == "T = 0, K = 2 with Tiny draft · 2 of 2 runs"
+    assert sweeps.cell.title.text() == "T = 0, K = 2 with Tiny draft\u00a0· 2\u00a0of\u00a02\u00a0runs"
     qtbot.keyClick(sweeps.heatmap, Qt.Key.Key_Return)
     assert sweeps.cell.table.count() == 2
     assert sweeps.cell.selected_run() is not None
@@ -272,12 +272,12 @@ def test_while_a_sweep_runs_a_cell_that_is_left_out_says_so_and_why(opened):
     assert "K = 2 with Tiny draft is left out. At 2.00 tokens per forward of the target, 3.00× is impossible" in first
     view.is_running, view.seconds_left, view.stage = True, None, ""
     assert view.progress_text().endswith(" runs"), "there is no stage between two events"
-    assert first.startswith("At temperature 0, K = 2 with prompt-lookup leads with 3.00× the speed of plain decoding")
+    assert first.startswith("At temperature 0: K = 2 with prompt-lookup leads with 3.00× the speed of plain decoding")
     assert "left out" not in second
     view._take([replace(result, block_efficiency=spread([0.5])) for result in view._results.values()])
     sentence = view.verdict_lines()[0].sentence
     assert sentence.startswith(
-        "At temperature 0, there is no ranking yet. 4 cells are left out: their speedups are higher"
+        "At temperature 0: there is no ranking yet. 4 cells are left out: their speedups are higher"
     )
     assert sentence.endswith(" during the baseline.")
 
@@ -343,3 +343,6 @@ def test_columns_that_were_left_out_for_room_stay_so_and_the_outcome_of_a_run_is
         table.resize(wide - less, 200)
         assert table.isColumnHidden(6)
         assert table.columnWidth(7) >= table.sizeHintForColumn(7)
+    table.resize(wide // 2, 200)
+    assert table.isColumnHidden(7)
+    assert table.horizontalHeader().length() == table.viewport().width(), "the others fill the table"

@@ -23,6 +23,7 @@ from app.widgets.fields import (
     boxed,
     column,
     guard_wheel,
+    held,
     named,
     offer,
     push_button,
@@ -57,8 +58,8 @@ from core.types import StageChanged
 
 NONE_YET = "Check whether this pair, with these settings, gives exactly what the target alone would."
 NO_TESTS = (
-    "Each test gets a row here: greedy text against plain decoding, and sampled tokens against the target's "
-    "distribution."
+    "Press Check. Each test gets a row here: greedy text against plain decoding, and sampled tokens against the "
+    "target's distribution."
 )
 NO_RESULTS = "No results. Press Check: they appear together, with the verdict, when all tests are done."
 TOGETHER = "The results appear together, with the verdict, when all tests are done."
@@ -155,6 +156,9 @@ class CheckWindow(ToolWindow):
         run = self._controls.request_here(ANY_PROMPT, "Check", ", or run outrider check --engine URL")
         return CheckRequest(run, num_samples=self.blocks.value(), with_transformers=self.with_transformers.isChecked())
 
+    def _subject_of(self, run: RunRequest) -> str:
+        return held(self._in_titles(subject_of(run)))
+
     # --- Running ---
 
     @Slot()
@@ -178,7 +182,7 @@ class CheckWindow(ToolWindow):
         self._clear()
         self._ending = STOPPED
         self.say("Checking…")
-        self.subject.setText(self._in_titles(subject_of(request.run)))
+        self.subject.setText(self._subject_of(request.run))
         self.stage.clear()
         self.progress.setRange(0, 0)
         self.results.table.hint.setText(TOGETHER)
@@ -253,13 +257,13 @@ class CheckWindow(ToolWindow):
                 self.banner.show_until_changed(str(error))
         if self._report is None:
             if self._ending == NONE_YET:  # Later, the line is about the check that ended.
-                self.subject.setText("" if chosen is None else self._in_titles(subject_of(chosen)))
+                self.subject.setText("" if chosen is None else self._subject_of(chosen))
             return
         checked = self._report.request.run
         is_same = chosen is not None and _checked(checked) == _checked(chosen)
         has_changed = "" if is_same else "\nThe settings have changed since."
         took = duration_text(self._report.seconds)
-        self.subject.setText(f"{self._in_titles(subject_of(checked))} · took {took}{has_changed}")
+        self.subject.setText(f"{self._subject_of(checked)} · took {took}{has_changed}")
 
     def _clear(self) -> None:
         self._show_mark("?", "none", "No verdict yet")

@@ -153,6 +153,13 @@ def wrapped_label(name: str, role: str, text: str = "", *, takes_all: bool = Fal
     return label
 
 
+def held(text: str) -> str:
+    """Text in which a number stays on the line of its sign, or of the word temperature."""
+    for part in (" = ", " ≈ ", "temperature "):
+        text = text.replace(part, part.replace(" ", "\u00a0"))
+    return text
+
+
 def labelled(title: str, widget: QWidget, help_text: str = "", *, spacing: int = 4) -> QWidget:
     """A field below its label. The help is used for the tooltip and assistive technology."""
     describe(widget, title, help_text)

@@ -14,10 +14,7 @@ from core.drafters.registry import METHODS
 from core.settings import LOSSY, Coupling, LengthPolicy
 from core.text import count_text
 
-HOW = (
-    "Run with “Measure the baseline” ticked: the run and its baseline are then replayed here side by side, on one "
-    "clock."
-)
+HOW = "Run with “Measure the baseline” ticked: the run and its baseline are then replayed here side by side."
 ON_A_SERVER = "A race needs the models on this machine: a server can't switch off drafting for one request."
 SAME = "Same text, token for token."
 SAME_DISTRIBUTION = "The texts differ because they are two random draws; both follow the target's own distribution."

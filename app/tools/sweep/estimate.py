@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QWidget
 
 from app.setup.setting_fields import value_of
 from app.setup.settings_panel import SettingsPanel
-from app.widgets.fields import boxed, column, hint_label, push_button, row, wrapped_label
+from app.widgets.fields import boxed, column, held, hint_label, push_button, row, wrapped_label
 from app.widgets.rows import Column, Row
 from app.widgets.tables import Table
 from core.analysis.probe import DraftProbe, ProbeDone, ProbeRequest, verdict
@@ -100,8 +100,8 @@ class EstimateView(QWidget):
         self._target, self._temperature = request.target, request.sampling.temperature
         self.headline.setText("Estimating…")
         asked = f"From the form: target {request.target}, temperature {self._temperature:g} (the first)"
-        subject = f"{asked} · From the main window: the prompt · Every draft on this computer, K from 1 to 16"
-        self.subject.setText(self._in_titles(subject))
+        subject = f"{asked} · From the main window: the prompt · Every draft on this computer, K from 1\u00a0to\u00a016"
+        self.subject.setText(held(self._in_titles(subject)))
         self.note.clear()
         self._show_probes(())
 
@@ -114,7 +114,9 @@ class EstimateView(QWidget):
             stopped = " Stopped before all were estimated." if event.is_stopped else ""
             if event.probes or not event.is_stopped:
                 text = self._in_titles(verdict(event.probes))
-                self.headline.setText(f"At temperature {self._temperature:g}, {text[0].lower()}{text[1:]}{stopped}")
+                self.headline.setText(
+                    held(f"At temperature {self._temperature:g}, {text[0].lower()}{text[1:]}{stopped}")
+                )
             self.subject.setText(" · ".join(filter(None, (self.subject.text(), " ".join(event.notes)))))
 
     def end(self) -> None:

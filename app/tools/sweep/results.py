@@ -20,6 +20,7 @@ from app.widgets.fields import (
     boxed,
     card,
     column,
+    held,
     push_button,
     row,
     scrolled,
@@ -58,7 +59,7 @@ class SweepVerdicts(QScrollArea):
         self._grid.setVerticalSpacing(4)
         self._grid.setColumnStretch(1, 1)
         for index, line in enumerate(lines):
-            sentence = wrapped_label("", "plain" if line.word else "warning", line.sentence)
+            sentence = wrapped_label("", "plain" if line.word else "warning", held(line.sentence))
             sentence.setAlignment(Qt.AlignmentFlag.AlignTop)  # Where a row is higher, beside the word.
             if not line.word:
                 self._grid.addWidget(sentence, index, 0, 1, 2)
@@ -160,7 +161,8 @@ class CellRuns(QWidget):
         title, problem, rows = CHOOSE if self._view.plan is not None else "", "", []
         if cell is not None:
             result = self._view.result(cell)
-            title = f"{self._view.short_title(cell)} · {result.num_measured} of {result.num_planned} runs"
+            done = f"{result.num_measured} of {result.num_planned} runs".replace(" ", "\u00a0")
+            title = f"{self._view.short_title(cell)}\u00a0· {done}"
             problem = "\n".join(result.errors)
             for run, texts in self._view.run_rows(cell):
                 tip = run.error or (OPEN_TIP if run.log is not None else NO_LOG_TIP)
