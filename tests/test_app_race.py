@@ -116,6 +116,8 @@ def test_before_a_race_the_page_says_what_to_do_for_one(page, run, show_at):
     page.begin()
     assert page.empty.text().startswith("This run measures no baseline")
     assert not page.timeline.isHidden()
+    page.timeline.plot.refresh()
+    assert [sample.isHidden() for sample in page.timeline.samples] == [False, True], "there is no baseline to draw"
     run.apply(make_step(0, 9))
     run.apply(Finished(make_summary(run.steps, FinishReason.LENGTH)))
     page.end()
@@ -135,7 +137,7 @@ def test_a_race_first_shows_its_end_and_its_texts_are_at_any_moment_what_was_wri
     run.request = replace(REQUEST, method="gone:Method")
     page.end()
     assert page.subject.text().startswith("gone:Method"), "of a drafter that isn't installed here"
-    assert page.source.text().endswith(f"≈ {run.summary.measured_speedup:.2f}×.")
+    assert page.source.text().endswith(f"≈\u00a0{run.summary.measured_speedup:.2f}×.")
     assert page.texts.text() == SAME
     assert page.clock.now_ms == page.clock.end_ms > 0
     assert page.ours.text.toPlainText() == page.plain.text.toPlainText() != ""

@@ -73,6 +73,7 @@ class TimelinePlot(Plot):
         return round(1000 * x) if 0 <= x <= self._extent()[0] else -1
 
     def _draw(self) -> None:
+        self.samples[1].setVisible(bool(self.plain.counts))
         for line, curve in ((self.ours, self.ours_line), (self.plain, self.plain_line)):
             # Each step adds a rise at its end to the flat line before it.
             ends = np.repeat(np.asarray(line.ends_ms, dtype=np.float64) / 1000, 2)

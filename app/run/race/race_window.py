@@ -34,6 +34,7 @@ from app.widgets.fields import (
     card,
     column,
     guard_wheel,
+    held,
     hint_label,
     named,
     plain_tip,
@@ -200,6 +201,8 @@ class RaceLane(QWidget):
         """Show a run's first steps, those of the timeline; the bar is full at their last token."""
         for word in self._words:
             word.explain(coupling)
+        if self._words:  # The last is for tokens without a draft, which most runs lack.
+            self._words[-1].setVisible(any(not step.drafted for step in steps))
         self._timeline = timeline
         self.bar.setRange(0, max(1, timeline.num_tokens))
         self.text.set_stream(TokenStream(steps=list(steps[: len(timeline.counts)])))
@@ -328,7 +331,7 @@ class RaceWindow(RunPage):
         self.speedup.setText(f"{speedup:.2f}×{between}" if speedup is not None else "–")
         self._show_subject()
         self.length.setText(length_text(run, race))
-        self.source.setText(source_text(run, race))
+        self.source.setText(held(source_text(run, race)))
         self.texts.setText(comparison_text(run))
         self.clock.set_end(race.duration_ms)
 
