@@ -28,7 +28,7 @@ HUB = replace(SMALL, ref="owner/model.v2", title="model.v2", origin=ModelOrigin.
         (bytes_of_text(312_000_000, 724_000_000), "312 of 724 MB"),
         (bytes_of_text(312_000_000, 7_240_000_000), "312 MB of 7.2 GB"),
         *((parameters_text(count), text) for count, text in (
-            (16_500_000, "16.5 M"), (134_515_008, "135 M"), (1_711_376_384, "1.71 B"), (999_900_000, "1 B"))),
+            (16_500_000, "16.5 M"), (134_515_008, "135 M"), (1_711_376_384, "1.71 B"), (999_900_000, "1.00 B"))),
     ],
 )  # fmt: skip
 def test_sizes_and_counts(text, expected):

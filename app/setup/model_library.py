@@ -26,11 +26,11 @@ _SCANNED = {ModelOrigin.EMBEDDED, *REMOVABLE}
 
 
 def parameters_text(count: int) -> str:
-    """A number of parameters: 16.5 M, 1.7 B."""
+    """A number of parameters: 16.5 M, 1.70 B."""
     for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "K")):
         if count >= size * 0.9995:
             value = count / size
-            return f"{value:.3g} {unit}" if value < 999.5 else f"{value:,.0f} {unit}"
+            return f"{value:#.3g}".rstrip(".") + f" {unit}" if value < 999.5 else f"{value:,.0f} {unit}"
     return str(count)
 
 

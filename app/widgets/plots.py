@@ -62,6 +62,11 @@ class EndedAxis(pg.AxisItem):  # type: ignore[misc]  # pyqtgraph has no types
         room, found = scaled(LABEL_ROOM), QRectF(super().boundingRect())
         return found.adjusted(0, -room, 0, room) if self.orientation == "left" else found.adjusted(-room, 0, room, 0)
 
+    def tickStrings(self, values: list[float], scale: float, spacing: float) -> list[str]:
+        """With commas, as in all other texts."""
+        texts = super().tickStrings(values, scale, spacing)
+        return [f"{float(text):,.10g}" if float(text) >= 1_000 else text for text in texts]
+
 
 class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
     """Base of all plots: axes, theme, legend, a hint while empty, and pointer handling.

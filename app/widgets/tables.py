@@ -104,6 +104,7 @@ class Table(QTableView, Generic[T]):
                 is_stretched = place == stretched
                 mode = QHeaderView.ResizeMode.Stretch if is_stretched else QHeaderView.ResizeMode.ResizeToContents
                 header.setSectionResizeMode(place, mode)
+        header.setStretchLastSection(stretched == len(columns) - 1)  # Also where that column is hidden.
         self.hint = EmptyHint(self, empty)
         self._model.modelReset.connect(self._stretch)
         self.restyle()

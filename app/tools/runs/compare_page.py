@@ -143,7 +143,7 @@ class CompareTable(GridTable):
 
     def wanted_width(self) -> int:
         """Room for all runs without scrolling."""
-        return scaled(TITLE_WIDTH) + 24 + (self.columnCount() - 1) * self.head.minimumSectionSize()
+        return scaled(TITLE_WIDTH) + 20 + (self.columnCount() - 1) * self.head.minimumSectionSize()
 
     def show_comparison(self, comparison: Comparison, *, with_agreeing: bool) -> None:
         """Show these runs, at the current scroll position, in the theme's colours and at the size of the text."""
