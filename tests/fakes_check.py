@@ -55,7 +55,7 @@ def make_report(request, *, broken=False, near=False, seconds=27.4):
         checks.DistributionTest("token 2", 2, 565, 13, 48.8 if broken else 12.8, p_values[1], is_failed=broken),
         checks.DistributionTest("token 3", 3, 21, 0, 0.0, None),
         checks.DistributionTest("bonus", None, 576, 13, 18.1, 0.152),
-        checks.DistributionTest("bias", None, 4380, 1, 46.9 if broken else 0.3, p_values[2], is_failed=broken),
+        checks.DistributionTest("bias", None, 4162, 1, 46.9 if broken else 0.3, p_values[2], is_failed=broken),
     )
     tokens = (("    ", 499, 497.9), ("return", 233, 244.1), ("):", 140, 132.7), ("x", 13, 11.9), ("", 115, 113.4))
     distribution = checks.DistributionResult(

@@ -32,7 +32,8 @@ from app.theme import ThemeMode
 from app.tools.about import AboutDialog
 from app.widgets.labels import SidePanel
 from core.controls import RunControls
-from core.errors import GenerationError
+from core.errors import GenerationError, OutOfMemoryError
+from core.experiments.check_plan import DEFAULT_SAMPLES
 from core.experiments.sweep import sweep
 from core.types import Step
 from tests.fake_servers import Answer, FakeServer, recorded, vllm
@@ -357,6 +358,7 @@ def take_ends(camera: Camera, window: MainWindow) -> None:
     fails.error = GenerationError(
         "The target's logits hold NaN. In half precision, try float32; otherwise choose another target model."
     )
+    check.blocks.setValue(DEFAULT_SAMPLES)  # As in the fakes' reports.
     for fake, name in ((finds, "inexact-check"), (fails, "failed-check")):
         with patch("core.experiments.check.check", fake):
             check.start_button.click()
@@ -371,7 +373,7 @@ def take_ends(camera: Camera, window: MainWindow) -> None:
     wait_until(sweeps.form.start_button.isEnabled)
     camera.take_all("stopped-sweep", sweeps, sizes=FEW)
     cells, whole = FakeSweepSession(on_run=fails_at(4), length=32), Mock()
-    whole.run.side_effect = GenerationError("The target's folder is gone.")
+    whole.run.side_effect = OutOfMemoryError("Outrider Code target doesn't fit on cpu.")
     for engine, name in ((cells, "failed-cells"), (whole, "failed-sweep")):
         faked = partial(lambda engine, plan, _run, **more: sweep(plan, engine.run, **more), engine)
         with patch("app.tools.sweep.window.sweep", faked):
