@@ -194,15 +194,13 @@ class RaceLane(QWidget):
         heading.setToolTip(plain_tip(help_text))
         hold(heading, least_height=LANE_HEADING)  # As high as the legend by the other heading.
         self._words = [LegendWord(fate) for fate in KINDS] if has_legend else []
-        head = row(heading, (Legend(self._words), 1))
+        head = row(heading, (Legend(self._words, gap=LEGEND_GAP), 1))
         boxed(column(head, self.count, self.bar, (self.text, 1), spacing=4), self)
 
     def set_run(self, steps: Sequence[Step], timeline: Timeline, coupling: Coupling) -> None:
         """Show a run's first steps, those of the timeline; the bar is full at their last token."""
         for word in self._words:
             word.explain(coupling)
-        if self._words:  # The last is for tokens without a draft, which most runs lack.
-            self._words[-1].setVisible(any(not step.drafted for step in steps))
         self._timeline = timeline
         self.bar.setRange(0, max(1, timeline.num_tokens))
         self.text.set_stream(TokenStream(steps=list(steps[: len(timeline.counts)])))
@@ -218,7 +216,7 @@ class RaceLane(QWidget):
         self.text.set_limit(timeline.steps_at(clock_ms), follows=self.text.follows_end)
 
 
-WAITING_HEIGHT, LANE_HEADING = 140, 22
+WAITING_HEIGHT, LANE_HEADING, LEGEND_GAP = 140, 22, 6
 PREVIOUS = "The previous run: the new one has not started"
 BESIDE_WIDTH = 680
 """From this width on the texts are side by side."""

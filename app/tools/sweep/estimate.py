@@ -114,9 +114,7 @@ class EstimateView(QWidget):
             stopped = " Stopped before all were estimated." if event.is_stopped else ""
             if event.probes or not event.is_stopped:
                 text = self._in_titles(verdict(event.probes))
-                self.headline.setText(
-                    held(f"At temperature {self._temperature:g}, {text[0].lower()}{text[1:]}{stopped}")
-                )
+                self.headline.setText(f"At temperature {self._temperature:g}, {text[0].lower()}{text[1:]}{stopped}")
             self.subject.setText(" · ".join(filter(None, (self.subject.text(), " ".join(event.notes)))))
 
     def end(self) -> None:
