@@ -329,6 +329,7 @@ def run_started(request: RunRequest, loaded: Loaded, prompt: EncodedPrompt, cont
         "prompt": request.prompt,
         "prompt_token_ids": prompt.ids,
         "chat": prompt.is_chat,
+        "requested_chat": request.chat,
         "requested_device": str(request.device),
         "requested_dtype": str(request.dtype),
         "baseline": request.baseline,

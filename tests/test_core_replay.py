@@ -157,13 +157,14 @@ def test_a_log_that_can_not_be_replayed_says_why(log, changes, words):
         request_from_config(log.run["config"])
 
 
-def test_a_gpus_index_and_a_system_prompt_come_back_and_without_them_a_log_is_replayed_where_it_ran(log):
+def test_a_gpus_index_a_system_prompt_and_auto_come_back_and_without_them_a_log_is_replayed_where_it_ran(log):
     log.run["config"] |= {"device": "cuda:0", "dtype": "bfloat16"}
     again = request_from_config(log.run["config"])
     assert (again.device, again.dtype, again.baseline, again.system) == (Device.CUDA, DType.BFLOAT16, False, "")
-    log.run["config"] |= {"requested_device": "cuda:1", "system": "Be brief."}
+    assert request_from_config(log.run["config"] | {"chat": True}).chat is True, "an older log has what came of it"
+    log.run["config"] |= {"requested_device": "cuda:1", "system": "Be brief.", "chat": True, "requested_chat": None}
     again = request_from_config(log.run["config"])
-    assert (again.device, again.system) == ("cuda:1", "Be brief.")
+    assert (again.device, again.system, again.chat) == ("cuda:1", "Be brief.", None), "Auto stays Auto"
     log.run["config"]["system"] = ["Be brief."]
     with pytest.raises(RunLogError, match="can't read"):
         request_from_config(log.run["config"])

@@ -76,7 +76,7 @@ def request_from_config(config: Mapping[str, Any]) -> RunRequest:
     missing = [name for name in ("target", "prompt", "seed") if config.get(name) is None]
     if missing:
         raise RunLogError(f"This run can't be replayed: its log lacks {' and '.join(missing)}.")
-    chat, stop = config.get("chat"), config.get("stop") or ()
+    chat, stop = config.get("requested_chat", config.get("chat")), config.get("stop") or ()
     if not isinstance(stop, list | tuple):
         raise RunLogError(UNREADABLE)
     texts = [config["target"], config["prompt"], config.get("draft") or "", config.get("method") or "", *stop]
@@ -95,7 +95,8 @@ def request_from_config(config: Mapping[str, Any]) -> RunRequest:
             num_draft_tokens=None if is_chosen else k,
             length_policy=LengthPolicy((is_chosen and config.get("length_policy")) or LengthPolicy.AUTO),
             sampling=SamplingParams(**_known(config, declared(SamplingParams))),
-            **_known(config, ("seed", "max_new_tokens", "chat")),
+            **_known(config, ("seed", "max_new_tokens")),
+            chat=chat,
             coupling=Coupling(config.get("coupling") or Coupling.REJECTION),
             verification=VerificationRule(config.get("verification") or VerificationRule.TOKEN),
             stop=tuple(stop),
