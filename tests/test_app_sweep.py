@@ -294,6 +294,10 @@ def test_where_nothing_pays_it_says_not_to_speculate_and_a_target_that_can_not_b
     engine.speed = lambda request, is_plain: 10.0 if is_plain else 8.0
     sweeps = start(window)
     finish(qtbot, window)
+    assert words(sweeps) == ["Too few runs"]
+    sweeps.form.repeats.setValue(6)
+    sweeps.form.start_button.click()
+    finish(qtbot, window)
     assert words(sweeps) == ["Don't speculate"]
     assert "don't speculate" in sweeps.verdicts.lines[0].sentence
     assert "best" in cell(sweeps.heatmap, role=Qt.ItemDataRole.AccessibleTextRole)
@@ -301,17 +305,17 @@ def test_where_nothing_pays_it_says_not_to_speculate_and_a_target_that_can_not_b
     sweeps.form.start_button.click()
     finish(qtbot, window)
     assert "no such model" in sweeps.banner.sentence()
-    assert sweeps.progress.text() == "0 of 6 runs · failed; Continue tries again"
+    assert sweeps.progress.text() == "0 of 18 runs · failed; Continue tries again"
     assert "at the speed" not in sweeps.form.extent.text(), "it measured nothing"
     sweeps.heatmap.setCurrentCell(0, 1)
     assert sweeps.cell.table.hint.isVisible()
     assert sweeps.cell.table.hint.text() == NONE_MEASURED
     assert sweeps.form.start_button.isEnabled()
-    whole = next(path for path in sweeps_folder().glob("*.jsonl") if read_sweep(path).measurements)
+    whole = max(sweeps_folder().glob("*.jsonl"), key=lambda path: len(read_sweep(path).measurements))
     whole.write_bytes(whole.read_bytes()[:-20])
     sweeps.open_sweep(whole)
     qtbot.waitUntil(lambda: sweeps.view.path == whole)
-    assert sweeps.progress.text() == "5 of 6 runs · stopped; Continue measures the rest", "another sweep failed"
+    assert sweeps.progress.text() == "17 of 18 runs · stopped; Continue measures the rest", "another sweep failed"
 
 
 def test_a_disk_error_is_reported_and_the_sweep_continues(window, qtbot, monkeypatch, tmp_path):

@@ -214,7 +214,12 @@ def swept(speed, **changes):
             {"speculates": True, "is_sure": True},
             "K = 2 with D is fastest, 2.00× the speed of plain decoding (95 % interval 2.00 to 2.00",
         ),
-        (lambda k, seed: 9.0, {"speculates": False}, "don't speculate"),
+        (lambda k, seed: 9.0, {"speculates": False, "is_sure": True}, "don't speculate"),
+        (
+            lambda k, seed: (5.0, 9.9, 20.0)[seed % 3],
+            {"speculates": False, "is_sure": False},
+            "comes closest, at 0.99× the speed of plain decoding (95 % interval",
+        ),
         (lambda k, seed: 20.0 + (seed % 3 == k), {"is_sure": True}, "K = 1 with D leads with 2.00×"),
         (
             lambda k, seed: (5.0, 10.1, 20.0)[seed % 3],
@@ -222,7 +227,7 @@ def swept(speed, **changes):
             "can't distinguish it from plain decoding",
         ),
     ],
-    ids=["best", "none", "alike", "noise"],
+    ids=["best", "none", "unsure", "alike", "noise"],
 )
 def test_a_verdict_says_what_is_fastest_and_how_sure_that_is(speed, facts, words):
     (verdict,) = swept(lambda request, is_plain: 10.0 if is_plain else speed(request.num_draft_tokens, request.seed))
@@ -303,11 +308,11 @@ def test_a_verdict_without_a_runner_up_says_whether_the_other_cells_failed(lengt
 def test_few_runs_give_no_interval_and_no_runs_no_verdict():
     (verdict,) = swept(lambda request, is_plain: 10.0 if is_plain else 20.0, repeats=1)
     assert verdict.is_sure is None
-    assert "the leader has 2: add repeats or prompts." in verdict.sentence
+    assert "this one has 2: add repeats or prompts." in verdict.sentence
     runs = measured(events_of(plan_of(repeats=6), FakeSweepSession()))
     early = [run for run in runs if run.run.prompt == run.run.repeat == 0]
     (verdict,) = verdicts(SweepResults(plan_of(repeats=6), early))
-    assert "the leader has 1: continue the sweep to measure the rest." in verdict.sentence
+    assert "this one has 1: continue the sweep to measure the rest." in verdict.sentence
     (verdict,) = verdicts(SweepResults(plan_of()))
     assert verdict.best is None
     assert is_sentence(verdict.sentence)

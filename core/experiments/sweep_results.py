@@ -319,7 +319,7 @@ def _ranking(
     goal = "try the failed runs again" if have_failed else "measure the rest"
     goes_on = f"continue the sweep to {goal}" if is_partial or len(speeds) < best.num_planned else ""
     interval, is_sure = _interval(speeds)
-    if median <= 1.0:
+    if median <= 1.0 and (is_partial or is_sure):
         judged = "so far" if is_partial else "don't speculate;"
         text = f"{judged} the best cell, {name}, reaches {median:.2f}× the speed of plain decoding{interval}"
         text += f"; {goes_on}." if is_partial else "."
@@ -327,13 +327,14 @@ def _ranking(
         second = f"; {ranked[1][1].cell.title} comes next at {ranked[1][0]:.2f}×" if len(ranked) > 1 else ""
         advice = goes_on if goes_on and best.num_planned >= FEWEST_RUNS else "add repeats or prompts"
         text = (
-            f"{name} leads with {median:.2f}× the speed of plain decoding{second}. A verdict needs {FEWEST_RUNS} "
-            f"runs of each cell, and the leader has {len(speeds)}: {advice}."
+            f"{name} {'leads' if median > 1.0 else 'comes closest'} with {median:.2f}× the speed of plain decoding"
+            f"{second}. A verdict needs {FEWEST_RUNS} runs of each cell, and this one has {len(speeds)}: {advice}."
         )
     elif not is_sure:
+        by_median = "is fastest by its median," if median > 1.0 else "comes closest, at"
         advice = goes_on or ("" if was_busy else "add repeats")
         text = (
-            f"{name} is fastest by its median, {median:.2f}× the speed of plain decoding{interval}, but these runs "
+            f"{name} {by_median} {median:.2f}× the speed of plain decoding{interval}, but these runs "
             f"can't distinguish it from plain decoding{f'; {advice}' if advice else ''}."
         )
     else:

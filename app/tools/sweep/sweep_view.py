@@ -279,8 +279,8 @@ class SweepView:
         rank = LEFT_OUT if result.problem else ""
         if is_best:
             at = [verdict for verdict in self.verdicts if verdict.temperature == cell.temperature]
-            is_sure = any((verdict.is_ahead or not verdict.speculates) and not verdict.was_busy for verdict in at)
-            rank = BEST if is_sure else LEADING
+            is_sure = any(verdict.is_ahead or (verdict.is_sure and not verdict.speculates) for verdict in at)
+            rank = BEST if is_sure and not any(verdict.was_busy for verdict in at) else LEADING
         note = rank if figure is SPEEDUP else ""
         if 0 < done < result.num_planned and not is_left_out:
             note = progress
@@ -406,10 +406,10 @@ def _word(verdict: Verdict, sought: str) -> tuple[str, bool | None]:
     # A few runs may favour drafting by chance, and a busy machine distorts the speedup.
     if verdict.is_partial and not (verdict.speculates and verdict.is_sure):
         return "Not complete", None
-    if not verdict.speculates:
-        return "Don't speculate", None if verdict.was_busy else False
     if not verdict.is_sure:
         return "Too few runs" if verdict.is_sure is None else "Not sure it pays", None
+    if not verdict.speculates:
+        return "Don't speculate", None if verdict.was_busy else False
     if verdict.was_busy:
         return "Seems to pay (busy)", None
     if not verdict.is_ahead:
