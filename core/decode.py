@@ -290,6 +290,7 @@ class _Run:
         kinds = [TokenKind.ACCEPTED] * outcome.num_accepted + [outcome.next_kind]
         texts, ended = self._text.write(tokens)
         count = len(texts)
+        figures = figures.within(self._text.ends, done.parents)
         has_next = count > outcome.num_accepted
         nodes: Sequence[int] = range(len(drafted))
         if ended is not None:

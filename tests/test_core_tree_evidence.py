@@ -29,7 +29,7 @@ from core.verify import verify_block
 from core.verify.backlog import capture
 from core.verify.on_device import figures_of
 from core.verify.other_rules import verify_as_block
-from tests.fakes import play, random_rows, table_model
+from tests.fakes import fixed_rows, play, random_rows, table_model
 from tests.test_core_evidence import names
 
 VOCAB = 12
@@ -293,3 +293,23 @@ def test_at_temperature_0_the_evidence_also_holds_temperature_1_in_chains_and_tr
             ids += step.emitted
     warm = a_run(10)
     assert all(place.raw_probs is None for step in warm.steps for place in step.evidence)
+
+
+@pytest.mark.parametrize(
+    ("rule", "options"),
+    [(VerificationRule.TOKEN, None), (VerificationRule.BLOCK, None), (VerificationRule.TOKEN, {"depth": 3})],
+    ids=["chain", "block", "tree"],
+)
+def test_nothing_is_expected_behind_a_drafted_token_that_ends_the_text(rule, options):
+    """The draft is eager to end, so that blocks go on behind its end more often than texts end."""
+    end, draft = 3, table_model(fixed_rows([0.4, 0.3, 0.2, -0.4]), 4)
+    target = table_model(fixed_rows([0.4, 0.1, 0.3, -2.5]), 4, eos_ids=[end])
+    missed = []
+    for seed in range(120):
+        drafter = (
+            draft if options is None else DraftTreeDrafter(DrafterSetup(target, draft), DraftTreeOptions(**options))
+        )
+        run = speculative(target, drafter, [0, 1], num_draft_tokens=8, max_new_tokens=40, seed=seed, rule=rule)
+        missed += [step.num_accepted - expected_of(step) for step in play(run).steps if step.num_draft_tokens]
+    assert len(missed) > 150
+    assert abs(sum(missed)) < 4 * math.hypot(*missed)

@@ -344,6 +344,7 @@ class RunText:
     Attributes:
         ids: all ids, the prompt's included.
         limit: maximum number of ids.
+        ends: ids that end the text, and why each does.
 
     Raises:
         PromptError: no ids, ids that the target doesn't have, or too many for its context.
@@ -369,8 +370,8 @@ class RunText:
         self._stop = stop_texts(stop)
         # A special token has no text in which it could be found.
         special = _special_tokens(target.tokenizer) if self._stop else {}
-        self._ends = {token: FinishReason.STOP for token, text in special.items() if text in self._stop}
-        self._ends |= dict.fromkeys(target.eos_ids, FinishReason.EOS)
+        self.ends = {token: FinishReason.STOP for token, text in special.items() if text in self._stop}
+        self.ends |= dict.fromkeys(target.eos_ids, FinishReason.EOS)
         # A stop text that is whole before the new text has stopped nothing, and no part of it does.
         written = written[max((written.rfind(text) + len(text) for text in self._stop if text in written), default=0) :]
         self._num_written = len(written)
@@ -405,7 +406,7 @@ class RunText:
             # A stop text may begin in tokens already emitted; only the summary's text is cut there.
             texts[-1] = texts[-1][: max(0, len(texts[-1]) - surplus)]
             return FinishReason.STOP
-        ended = self._ends.get(token, FinishReason.LENGTH if self.room <= 0 else None)
+        ended = self.ends.get(token, FinishReason.LENGTH if self.room <= 0 else None)
         if ended is not None:
             texts[-1] += self._stream.flush()
         return ended

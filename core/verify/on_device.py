@@ -7,7 +7,7 @@ that would wait.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import NamedTuple
 
 import torch
@@ -36,6 +36,16 @@ class NodeProbs(NamedTuple):
         """Those of some nodes."""
         tokens, *others = (tuple(values[node] for node in nodes) for values in self)
         return NodeProbs(tuple(map(int, tokens)), *others)
+
+    def within(self, ends: Container[int], parents: Sequence[int]) -> NodeProbs:
+        """The same with 0 as the expected acceptance of nodes behind a token that ends the text."""
+        if not any(token in ends for token in self.tokens[:-1]):
+            return self
+        is_behind: list[bool] = []
+        for parent in parents:
+            is_behind.append(parent >= 0 and (is_behind[parent] or self.tokens[parent] in ends))
+        expected = zip(self.expected_acceptance, is_behind, strict=True)
+        return self._replace(expected_acceptance=tuple(0.0 if behind else value for value, behind in expected))
 
 
 Fetch = Callable[[Tensor], list[float]]

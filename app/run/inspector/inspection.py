@@ -168,7 +168,8 @@ def _block_facts(step: Step, slot: int) -> list[Fact]:
 
 def _draw_facts(step: Step, slot: int, evidence: PositionEvidence | None) -> list[Fact]:
     chance = "The probability that rejection sampling accepts this token."
-    how = f"{OVERLAP_HELP}the probability that a token drafted here is accepted, whichever it is. {TV_HELP}"
+    how = f"{OVERLAP_HELP}the probability that a token drafted here is accepted, whichever it is; 0 behind "
+    how += f"a token that ends the text. {TV_HELP}"
     facts: list[Fact] = [
         ("Acceptance probability, min(1,\u00a0p\u00a0/\u00a0q)", known(step.acceptance_probs, slot), chance),
         ("Uniform draw u", known(step.uniforms, slot), U_HELP),
