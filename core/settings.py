@@ -69,7 +69,7 @@ TYPICAL_FIELDS = {"typical_floor": TYPICAL_FLOOR, "typical_share": TYPICAL_SHARE
 
 def is_lossy(config: Mapping[str, Any]) -> bool:
     """Whether a log's config is that of a run whose text doesn't follow the target's distribution."""
-    return config.get("verification") == VerificationRule.TYPICAL
+    return config.get("verification") == VerificationRule.TYPICAL and config.get("num_draft_tokens") != 0
 
 
 def rule_text(config: Mapping[str, Any]) -> str:
@@ -325,8 +325,9 @@ class RunRequest:
     seed: int = setting(
         0,
         label="Seed",
-        help="The same seed and settings give the same text. When the engine chooses K, the text also depends on this "
-        f"machine's timing, except with Gumbel coupling (in the window: {SAME_TEXT}) or at temperature 0.",
+        help="The same seed and settings give the same text. When the engine chooses K, or whether to draft in int8, "
+        f"the text also depends on this machine's timing, except with Gumbel coupling (in the window: {SAME_TEXT}) or "
+        "at temperature 0.",
         subject="The seed",
         min=0,
         max=MAX_SEED,
@@ -432,7 +433,7 @@ class RunRequest:
     @property
     def is_lossy(self) -> bool:
         """Whether the text doesn't follow the target's distribution."""
-        return self.verification is VerificationRule.TYPICAL
+        return self.verification is VerificationRule.TYPICAL and self.num_draft_tokens != 0
 
     @property
     def draft_length(self) -> int | LengthPolicy:

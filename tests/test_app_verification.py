@@ -22,7 +22,7 @@ from core.export.sweep_table import to_csv
 from core.runlog.reading import read_run_log
 from core.runlog.search import matches
 from core.runlog.store import RunStore
-from core.settings import LOSSY, Coupling, VerificationRule
+from core.settings import LOSSY, Coupling, VerificationRule, is_lossy
 from tests.fakes_app import make_step, run_of
 from tests.fakes_runs import RunColumn, keep_run, shown_whole, until
 from tests.fakes_sweep import choose_small
@@ -131,6 +131,13 @@ def test_a_race_says_that_both_follow_the_target_only_if_they_do(rule):
     run = run_of([make_step(index, 4 * index) for index in range(40)])
     run.request = replace(run.request, verification=rule)
     assert comparison_text(run) == (LOSSY if rule is TYPICAL else SAME_DISTRIBUTION)
+
+
+@pytest.mark.parametrize("k", [0, 4, None])
+def test_plain_decoding_is_not_lossy_whatever_the_rule(k):
+    request = replace(run_of([]).request, verification=TYPICAL, num_draft_tokens=k)
+    config = {"verification": "typical", "num_draft_tokens": "auto" if k is None else k}
+    assert request.is_lossy is is_lossy(config) is (k != 0)
 
 
 def test_a_sweep_takes_the_rule_of_the_window_and_names_what_is_lossy(window):

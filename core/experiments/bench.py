@@ -248,7 +248,8 @@ class Bench:
         middle = usual[len(usual) // 2].position - 1
         capacity = len(prompt.ids) + self.settings.max_new_tokens
         drafting = getattr(contender.drafter, "_runner", None)
-        is_tree = any(step.parents for step in usual)  # It takes a forward for each level, not for each of K nodes.
+        # It takes a forward for each level, not for each of K nodes.
+        is_tree = getattr(contender.drafter, "proposes_trees", False)
         bare_ms, cost = time_bare(self.pair.target, drafting, 1 if is_tree else length, middle, capacity)
         if not is_tree:
             seen.overheads.append(statistics.median(step.total_ms for step in usual) / bare_ms - 1.0)
