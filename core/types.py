@@ -230,8 +230,8 @@ class Step:
         acceptance_probs: min(1, p / q) of each drafted id; in a tree p is what its earlier siblings leave. Under block
             verification the weight w of the prefix that ends with it: the probability that this prefix is accepted.
         expected_acceptance: sum over the vocabulary of min(p, q), by drafted position; of min(w p, q) under block
-            verification, w being the weight of the prefix before it. 0 behind a token that ends the text, where none
-            is accepted. Both are NaN under typical acceptance.
+            verification, w being the weight of the prefix before it. 0 behind an end-of-text token, where none is
+            accepted. Both are NaN under typical acceptance.
         uniforms: the draw of each drafted token, tested or not; as in `Verification`.
         num_accepted: drafted tokens that were accepted, up to the end of the text.
         emitted, emitted_kinds, emitted_texts: what was added to the text.

@@ -78,7 +78,7 @@ def test_a_changed_k_is_not_stated_as_that_of_the_whole_run(window, qtbot, sessi
     assert len(compared.columns) == 2
     choice, mean = choice_from_log(logs[1]), run.summary.num_draft_tokens / run.summary.num_drafts
     note = (
-        f"K was changed during the run; {mean:.1f} tokens on average. "
+        f"K was changed during the run; {mean:.1f} tokens on average where it drafted. "
         f"The temperature was changed during the run, which began with {run.request.sampling.temperature:g}."
     )
     assert (choice.k, choice.k_note) == (round(mean), note)
@@ -120,7 +120,7 @@ def test_a_k_that_was_changed_before_the_first_step_is_that_of_the_whole_run(win
 @pytest.mark.parametrize(
     ("first", "lengths", "counts", "k", "note"),
     [
-        (8, (8, 8, 6, 6), (8, 8, 6, 0), 7, "K was changed during the run; 7.3 tokens on average."),
+        (8, (8, 8, 6, 6), (8, 8, 6, 0), 7, "K was changed during the run; 7.3 tokens on average where it drafted."),
         (8, (8, 6), (0, 0), 8, "K was changed during the run, which drafted nothing."),
         ("auto", (4, 4), (4, 1), 4, ""),
         ("auto", ("auto", "auto"), (0, 0), 4, "Outrider chooses K before each step; 4 is its usual default."),

@@ -129,6 +129,11 @@ def test_a_kept_runs_system_prompt_applies_unless_another_or_none_is_given(monke
     assert request.system == system
 
 
+def test_a_kept_run_that_read_its_prompt_raw_is_probed_raw(tmp_path):
+    log = write_log(tmp_path / "run.jsonl", chat=False, requested_chat=None)
+    assert command.build_request(build_parser().parse_args(["probe", "--log", log])).chat is False
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

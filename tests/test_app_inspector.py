@@ -83,7 +83,7 @@ def test_the_test_of_an_accepted_token_is_explained_with_its_figures():
         "Draft q": "0.5000",
         "Acceptance probability, min(1,\u00a0p\u00a0/\u00a0q)": "1.0000",
         "Uniform draw u": "0.3000",
-        "Expected acceptance over all drafts, 1 − TV": "0.8000",
+        "Expected acceptance over all drafts, 1 − TV": "0.7500",
         "Residual mass, TV": "0.2500",
         "Entropy of the target": "1.25 nats",
         "Entropy of the draft": "0.50 nats",

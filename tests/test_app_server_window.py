@@ -52,7 +52,7 @@ def test_it_draws_what_grew_and_marks_a_restart_and_our_own_runs(window, qtbot, 
         shown = [sample.accessibleName().split(":")[0] for sample in drafts.samples]
         assert shown == ["drafted tokens", "accepted tokens", "drafting steps", "this window's runs"]
         assert list(drafts.table()) == ["seconds", "drafted", "accepted", "drafts"], "saved figures keep their names"
-        assert tokens.getAxis("left").tickStrings([500.0, 12_500.0], 1.0, 500.0) == ["500", "12,500"]
+        assert tokens.getAxis("left").tickStrings([500.5, 1_000.5], 1.0, 0.5) == ["500.5", "1,000.5"]
         first, second = tokens._lines["tokens"].getData()[1][:2]
         assert first == history.values["tokens"][0]
         assert math.isnan(second)

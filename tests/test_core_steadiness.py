@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import re
 import signal
 import subprocess
 import sys
@@ -164,7 +163,7 @@ def test_a_verdict_says_in_how_many_runs_the_machine_was_busy():
     runs[1] = replace(runs[1], summary=replace(runs[1].summary, target_step_ms=99.0))
     others = [replace(run, summary=replace(run.summary, target_step_ms=5.0 + 10 * run.run.prompt)) for run in runs[2:]]
     results = SweepResults(plan, [*runs[:2], *others])
-    note = "The machine was busy in 2 of 12 runs at temperature 0 (too few to weaken its verdict)."
+    note = "The machine was busy in 2 of 12 runs at temperature 0."
     assert results.busy_note == note
     [verdict] = verdicts(results)
     assert "busy" not in verdict.sentence
@@ -183,7 +182,7 @@ def test_a_verdict_says_in_how_many_runs_the_machine_was_busy():
     odd = [run for run in runs if run not in at]
     busy = [replace(run, unsteadiness=0.9) for run in [*at, odd[0]]]
     note = SweepResults(plan, [*busy, *odd[1:]]).busy_note
-    assert re.search(r"busy in 12 of 12 runs at temperature 0 and 1 of 12 runs at temperature (0\.5|1) \(.*\);", note)
+    assert note.endswith("in 12 of 12 runs at temperature 0; repeat the sweep on an idle machine."), "one is too few"
     cell = next(plan.cells())  # Of which nothing was measured.
     assert CellResult(cell, 1, (Measurement(PlannedRun(cell, 0, 0), 0, 0, "", 1.0),)).problem == ""
 

@@ -218,7 +218,7 @@ def swept(speed, **changes):
         (
             lambda k, seed: (5.0, 9.9, 20.0)[seed % 3],
             {"speculates": False, "is_sure": False},
-            "comes closest, at 0.99× the speed of plain decoding (95 % interval",
+            "reaches 0.99× the speed of plain decoding (95 % interval",
         ),
         (lambda k, seed: 20.0 + (seed % 3 == k), {"is_sure": True}, "K = 1 with D leads with 2.00×"),
         (
@@ -308,11 +308,11 @@ def test_a_verdict_without_a_runner_up_says_whether_the_other_cells_failed(lengt
 def test_few_runs_give_no_interval_and_no_runs_no_verdict():
     (verdict,) = swept(lambda request, is_plain: 10.0 if is_plain else 20.0, repeats=1)
     assert verdict.is_sure is None
-    assert "this one has 2: add repeats or prompts." in verdict.sentence
+    assert " has 2: add repeats or prompts." in verdict.sentence
     runs = measured(events_of(plan_of(repeats=6), FakeSweepSession()))
     early = [run for run in runs if run.run.prompt == run.run.repeat == 0]
     (verdict,) = verdicts(SweepResults(plan_of(repeats=6), early))
-    assert "this one has 1: continue the sweep to measure the rest." in verdict.sentence
+    assert " has 1: continue the sweep to measure the rest." in verdict.sentence
     (verdict,) = verdicts(SweepResults(plan_of()))
     assert verdict.best is None
     assert is_sentence(verdict.sentence)

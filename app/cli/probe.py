@@ -127,7 +127,7 @@ def build_request(args: argparse.Namespace) -> ProbeRequest:
             raise UsageError("--log already holds the target's own text, so leave out --generate or --log.")
         texts = (probe_text(log, target, sampling),)
         # As the run read its prompt, as far as this target can.
-        if shared["chat"] is None and run.chat is False:
+        if shared["chat"] is None and log.run["config"].get("chat") is False:
             shared["chat"] = False
         if shared["system"] is None and shared["chat"] is not False and read_details(resolve(target)).is_instruct:
             shared["system"] = run.system

@@ -64,8 +64,8 @@ class EndedAxis(pg.AxisItem):  # type: ignore[misc]  # pyqtgraph has no types
 
     def tickStrings(self, values: list[float], scale: float, spacing: float) -> list[str]:
         """With commas, as in all other texts."""
-        texts = super().tickStrings(values, scale, spacing)
-        return [f"{float(text):,.10g}" if float(text) >= 1_000 else text for text in texts]
+        parts = [text.partition(".") for text in super().tickStrings(values, scale, spacing)]
+        return [f"{float(whole):,.0f}{point}{rest}" for whole, point, rest in parts]
 
 
 class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types

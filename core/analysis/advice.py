@@ -248,7 +248,7 @@ def _undrafted(sums: Tally, diagnosis: Diagnosis, config: Mapping[str, Any]) -> 
     elif config.get("method") == "prompt-lookup":
         text = f"{percent_text(share)} of the steps found nothing to propose"
         # Before a text can repeat itself, it has to begin.
-        if share > 0.5 or diagnosis.speedup < LEAST_GAIN:
+        if diagnosis.speedup < LEAST_GAIN:
             text += ": this text rarely repeats itself. A draft model proposes in every step"
             settings = {"method": "draft-model"}
         text += "."

@@ -28,7 +28,6 @@ FEWEST_PROMPTS = 6
 _SURE = 0.975
 _MANY = 0.25
 """Share of busy runs above which a verdict may be due to them."""
-_FEW = " (too few to weaken its verdict)"
 BEST_OF_MANY = "The interval doesn't allow for the choice of the best of {:,} cells, which may look faster than it is."
 _SAMPLES, _MOST_DRAWS = 2_000, 5_000_000
 
@@ -171,14 +170,11 @@ class SweepResults:
     def busy_note(self) -> str:
         """A sentence about the runs in which the machine was busy, which comes before the verdicts; empty if none."""
         counts = [(at, *self.busy_runs(at)) for at in self.plan.temperatures]
-        parts = [
-            f"{busy:,} of {count_text(runs, 'run')} at temperature {at:g}{'' if busy > _MANY * runs else _FEW}"
-            for at, busy, runs in counts
-            if busy
-        ]
+        weak = [found for found in counts if found[1] > _MANY * found[2]]
+        shown = weak or [found for found in counts if found[1]]  # Not beside a verdict that stands all the same.
+        parts = [f"{busy:,} of {count_text(runs, 'run')} at temperature {at:g}" for at, busy, runs in shown]
         is_partial = any(map(self.is_partial, self.plan.temperatures))
-        is_weak = any(busy > _MANY * runs for _, busy, runs in counts)
-        advice = "; repeat the sweep on an idle machine" if is_weak and not is_partial else ""
+        advice = "; repeat the sweep on an idle machine" if weak and not is_partial else ""
         return f"The machine was busy in {' and '.join(parts)}{advice}." if parts else ""
 
     @property
@@ -327,11 +323,11 @@ def _ranking(
         second = f"; {ranked[1][1].cell.title} comes next at {ranked[1][0]:.2f}×" if len(ranked) > 1 else ""
         advice = goes_on if goes_on and best.num_planned >= FEWEST_RUNS else "add repeats or prompts"
         text = (
-            f"{name} {'leads' if median > 1.0 else 'comes closest'} with {median:.2f}× the speed of plain decoding"
-            f"{second}. A verdict needs {FEWEST_RUNS} runs of each cell, and this one has {len(speeds)}: {advice}."
+            f"{name} {'leads with' if median > 1.0 else 'reaches'} {median:.2f}× the speed of plain decoding{second}. "
+            f"A verdict needs {FEWEST_RUNS} runs of each cell, and {name} has {len(speeds)}: {advice}."
         )
     elif not is_sure:
-        by_median = "is fastest by its median," if median > 1.0 else "comes closest, at"
+        by_median = "is fastest by its median," if median > 1.0 else "reaches"
         advice = goes_on or ("" if was_busy else "add repeats")
         text = (
             f"{name} {by_median} {median:.2f}× the speed of plain decoding{interval}, but these runs "

@@ -216,7 +216,7 @@ def _mean_k(request: RunRequest, steps: Sequence[Step], *, is_varied: bool) -> t
     """The mean K of the steps that drafted, or what stands for it, and where it comes from."""
     if drafted := [step.num_draft_tokens for step in steps if step.num_draft_tokens]:
         origin = "K was changed during the run" if is_varied else "Outrider chose K before each step"
-        return round(fmean(drafted)), f"{origin}; {fmean(drafted):.1f} tokens on average."
+        return round(fmean(drafted)), f"{origin}; {fmean(drafted):.1f} tokens on average where it drafted."
     if is_varied and request.num_draft_tokens is not None:
         return request.num_draft_tokens, "K was changed during the run, which drafted nothing."
     return DEFAULT_K, f"Outrider chooses K before each step; {DEFAULT_K} is its usual default."

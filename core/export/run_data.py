@@ -26,6 +26,7 @@ SOURCES = frozenset({"target_source", "draft_source"})
 """Where models came from, which older logs don't say."""
 LEFT_OUT = frozenset({
     "prompt", "prompt_token_ids", "continuation_token_ids", "continuation_text", "forced_text", "length_policy",
+    "requested_chat",
 })  # fmt: skip
 """Settings that tables leave out, or show in other words; K's row names the policies in force."""
 _ROOT = r"(?:/|\\\\|[A-Za-z]:[\\/])"

@@ -151,7 +151,7 @@ def _drafted_facts(step: Step, slot: int, decider: Decider, typical: tuple[float
 
 def _block_facts(step: Step, slot: int) -> list[Fact]:
     before = known([test.weight for test in step.block], slot)
-    expected = known(step.expected_acceptance, slot)
+    expected = known([test.weight - test.residual for test in step.block], slot)
     mass = known([test.residual for test in step.block], slot)
     return [
         ("Weight before it, w", before, "min(1, w p / q), token by token: the target's weight in the residual."),
@@ -166,14 +166,18 @@ def _block_facts(step: Step, slot: int) -> list[Fact]:
     ]  # fmt: skip
 
 
+def _overlap(step: Step, slot: int, evidence: PositionEvidence | None) -> float | None:
+    """1 - TV, also behind an end-of-text token, where a step expects no acceptance."""
+    return known(step.expected_acceptance, slot) if evidence is None else 1.0 - evidence.residual_mass
+
+
 def _draw_facts(step: Step, slot: int, evidence: PositionEvidence | None) -> list[Fact]:
     chance = "The probability that rejection sampling accepts this token."
-    how = f"{OVERLAP_HELP}the probability that a token drafted here is accepted, whichever it is; 0 behind "
-    how += f"a token that ends the text. {TV_HELP}"
+    how = f"{OVERLAP_HELP}the probability that a token drafted here is accepted, whichever it is. {TV_HELP}"
     facts: list[Fact] = [
         ("Acceptance probability, min(1,\u00a0p\u00a0/\u00a0q)", known(step.acceptance_probs, slot), chance),
         ("Uniform draw u", known(step.uniforms, slot), U_HELP),
-        ("Expected acceptance over all drafts, 1 − TV", known(step.expected_acceptance, slot), how),
+        ("Expected acceptance over all drafts, 1 − TV", _overlap(step, slot, evidence), how),
     ]
     if evidence is not None:
         how = "The sum of max(0, p − q) over the whole vocabulary: the probability of a rejection here, after "
@@ -184,7 +188,7 @@ def _draw_facts(step: Step, slot: int, evidence: PositionEvidence | None) -> lis
 
 def _noise_facts(step: Step, slot: int, evidence: PositionEvidence | None) -> list[Fact]:
     most = "the average acceptance of rejection sampling, which no coupling exceeds; shared noise accepts less."
-    bound = known(step.expected_acceptance, slot)
+    bound = _overlap(step, slot, evidence)
     facts: list[Fact] = [("Upper bound of acceptance, 1 − TV", bound, f"{OVERLAP_HELP}{most} {TV_HELP}")]
     if evidence is not None:
         how = "The sum of max(0, p − q). Under shared noise nothing is drawn from the residual."

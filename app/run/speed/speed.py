@@ -256,7 +256,8 @@ def _setting(run: RunView, found: Diagnosis) -> str:
         return f"with {length} K, {mean:.1f} on average"
     if found.is_tree:
         return f"with trees of {found.usual_length} nodes"
-    return f"at K = {found.usual_length if length is None else length}"
+    usual = found.usual_length
+    return f"at K = {usual}" if length in (None, usual) else f"at K = {length}, mostly {usual} drafted"
 
 
 def _basis(found: Diagnosis, num_plain: int) -> str:

@@ -280,7 +280,8 @@ class SweepView:
         if is_best:
             at = [verdict for verdict in self.verdicts if verdict.temperature == cell.temperature]
             is_sure = any(verdict.is_ahead or (verdict.is_sure and not verdict.speculates) for verdict in at)
-            rank = BEST if is_sure and not any(verdict.was_busy for verdict in at) else LEADING
+            is_open = any(verdict.was_busy or verdict.is_partial for verdict in at)
+            rank = BEST if is_sure and not is_open else LEADING
         note = rank if figure is SPEEDUP else ""
         if 0 < done < result.num_planned and not is_left_out:
             note = progress
