@@ -176,7 +176,7 @@ def _speedup(run: RunView) -> tuple[str, str, str]:
         return UNKNOWN, "the baseline did not run", "no baseline ran"
     if not run.wants_baseline:
         if run.request is None:  # Whether it will be measured is the next run's tick.
-            return UNKNOWN, "measured against the baseline", "against the baseline"
+            return UNKNOWN, "measured against the baseline", "against baseline"
         return UNKNOWN, "needs “Measure the baseline”", "needs a baseline"
     if plain is not None:
         return UNKNOWN, *measured

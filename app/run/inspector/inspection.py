@@ -168,7 +168,8 @@ def _block_facts(step: Step, slot: int) -> list[Fact]:
 
 def _overlap(step: Step, slot: int, evidence: PositionEvidence | None) -> float | None:
     """1 - TV, also behind an end-of-text token, where a step expects no acceptance."""
-    return known(step.expected_acceptance, slot) if evidence is None else 1.0 - evidence.residual_mass
+    mass = None if evidence is None else evidence.residual_mass
+    return known(step.expected_acceptance, slot) if mass is None else 1.0 - mass
 
 
 def _draw_facts(step: Step, slot: int, evidence: PositionEvidence | None) -> list[Fact]:

@@ -143,7 +143,7 @@ class CompareTable(GridTable):
 
     def wanted_width(self) -> int:
         """Room for all runs without scrolling."""
-        return scaled(TITLE_WIDTH) + 20 + (self.columnCount() - 1) * self.head.minimumSectionSize()
+        return scaled(TITLE_WIDTH) + 24 + (self.columnCount() - 1) * self.head.minimumSectionSize()
 
     def show_comparison(self, comparison: Comparison, *, with_agreeing: bool) -> None:
         """Show these runs, at the current scroll position, in the theme's colours and at the size of the text."""
@@ -289,7 +289,7 @@ class ComparePage(QWidget):
     def _arrange(self, *, anew: bool = False) -> None:
         """Put the plots beside the table, or below it where that would cut the table; share the room anew if asked."""
         wanted = self.table.wanted_width()
-        least_plots = max(LEAST_PLOTS, *(card.minimumSizeHint().width() for card in self.cards))
+        least_plots = max(scaled(LEAST_PLOTS), *(card.minimumSizeHint().width() for card in self.cards))
         is_beside = self.width() >= wanted + least_plots
         across, along = Qt.Orientation.Horizontal, Qt.Orientation.Vertical
         has_turned = (self.splitter.orientation() is across) is not is_beside
