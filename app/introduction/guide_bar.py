@@ -85,7 +85,7 @@ class GuideBar(QFrame):
         words = row(self.badge, (self.label, 1), buttons)
         words.setAlignment(self.badge, Qt.AlignmentFlag.AlignVCenter)
         self._layout.addLayout(words)
-        boxed(self._layout, self, margins=(12, 6, 8, 6))
+        boxed(self._layout, self, margins=(12, 6, 12, 6))
         self.hide()
 
     def show_part(self, part: Part) -> bool:
