@@ -136,8 +136,7 @@ def test_a_busy_machine_is_named_before_the_verdict_and_a_repeat_is_the_first_ad
 
 
 def test_a_verdict_names_the_policy_that_chose_k(steps):
-    run = run_of(steps + drawn(0, 0, verify_ms=14.0, count=20))
-    assert " at K = 4: " in speed_report(run).headline, "it wasn't changed, however many steps drafted nothing"
+    assert " at K = 4: " in speed_report(run := run_of(steps + drawn(0, 0, verify_ms=14.0, count=20))).headline
     run.started.config.update(num_draft_tokens="auto", length_policy="adaptive")
     assert speed_report(run).headline.endswith("with adaptive K, 3.0 on average: drafting pays here.")
 
