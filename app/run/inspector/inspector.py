@@ -20,7 +20,7 @@ from app.run.run_view import RunView
 from app.run.text.token_colors import draw_token, token_format
 from app.run.text.tokens import KINDS, Place, Selection, fate_help
 from app.theme import current_theme, mono_font, scaled, ui_font
-from app.widgets.fields import boxed, card, column, quiet_button, row, scrolled, text_label, wrapped_label
+from app.widgets.fields import boxed, card, column, held, quiet_button, row, scrolled, text_label, wrapped_label
 from app.widgets.painted import LEFT, draw_box, draw_text
 from app.widgets.tables import FigureTable
 from core.types import Step
@@ -197,7 +197,7 @@ class InspectorPanel(RunPage):
         self.title.setText(self._shown.title)
         self.subtitle.setText(self._shown.subtitle)
         self._show_block(self._shown, place)
-        self.verdict.setText(self._shown.verdict.replace(" = ", "\u00a0=\u00a0"))
+        self.verdict.setText(held(self._shown.verdict))
         self.tests.setVisible(bool(self._shown.tests))
         self.tests.setText("\n".join(self._shown.tests))
         self.facts.show_rows(self._shown.facts)

@@ -19,7 +19,7 @@ from app.run.speed.speed_figures import INTERVAL
 from app.run.speed.speed_plots import CalibrationPlot, Grouping, Quantity, SpeedupPlot
 from app.theme import hold, hold_font
 from app.widgets.compound_fields import ChoiceRow, Fold
-from app.widgets.fields import Part, boxed, card, column, describe, push_button, row, scrolled, set_flag
+from app.widgets.fields import Part, boxed, card, column, describe, held, push_button, row, scrolled, set_flag
 from app.widgets.legend import Legend, Mark, SeriesSample
 from app.widgets.plot_card import PlotCard
 from app.widgets.tables import FigureTable
@@ -222,7 +222,7 @@ class SpeedPage(RunPage):
         self.headline.setContentsMargins(*((32, 0, 32, 0) if is_alone else (0, 0, 0, 0)))
         self._layout.setStretch(0, int(is_alone))
         self._layout.setStretch(self._layout.count() - 1, int(not is_alone))
-        self.headline.setText(report.headline.replace(" = ", "\u00a0=\u00a0"))
+        self.headline.setText(held(report.headline))
         self.basis.setText(report.basis)
         self.basis.setVisible(bool(report.basis))
         self._command = report.command

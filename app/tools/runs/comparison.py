@@ -47,7 +47,7 @@ LABELS = {
     "threads": "Processor threads",
 }
 MODELS = ("target", "draft")
-NOT_COMPARED = {"method_options", "requested_chat", "requested_device", "requested_dtype", "baseline"}
+NOT_COMPARED = {"method_options", "requested_device", "requested_dtype", "baseline"}
 SIGNS = {
     "num_draft_tokens": "K {}",
     "temperature": "T {}",
